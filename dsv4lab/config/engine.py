@@ -1,0 +1,94 @@
+"""The engine's configuration: frozen, every field checked when it is made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from dsv4lab.config import checks
+
+PAGE_TOKENS = 256
+MAX_HW_QUEUES = 32
+DTYPES = ("float32", "bfloat16")
+QUEUE_POLICIES = ("round_robin", "refcount")
+STREAM_KINDS = ("queue", "serial")
+
+OverlapSetting = str | Mapping[str, Any]
+"""Name of a plan preset, or a plan as ``OverlapPlan.to_json`` writes it; the overlap package checks what is inside."""
+
+_SOURCE = "engine config"
+_DEVICE = re.compile(r"cpu|(cuda|hip)(:\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What one engine runs, and how. Raises :class:`ConfigError` naming the field on any value it does not take."""
+
+    model: str
+    """Preset name or checkpoint directory."""
+    device: str = "cpu"
+    dtype: str = "float32"
+    seed: int = 0
+    """Seed of synthetic weights; also the default of sampling seeds."""
+    plan: OverlapSetting = "off"
+    hw_queues: int = 4
+    queue_policy: str = "round_robin"
+    side_streams: int | None = None
+    """Fold the plan's side streams onto this many; None leaves them as the plan says."""
+    max_running_requests: int = 8
+    max_total_tokens: int = 16384
+    """Capacity of the KV pool in tokens, a multiple of the page size."""
+    chunked_prefill_size: int = 512
+    streams: str = "queue"
+    intra_op_threads: int = 1
+    debug_poison: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, str) or not self.model:
+            raise checks.mismatch(_SOURCE, "model", self.model, "a preset name or a checkpoint directory")
+        if not isinstance(self.device, str) or not _DEVICE.fullmatch(self.device):
+            raise checks.mismatch(_SOURCE, "device", self.device, "cpu, cuda, cuda:N, hip or hip:N")
+        checks.choice(_SOURCE, "dtype", self.dtype, DTYPES)
+        checks.integer(_SOURCE, "seed", self.seed, 0, 2**63 - 1)
+        _check_plan(self.plan)
+        checks.integer(_SOURCE, "hw_queues", self.hw_queues, 1, MAX_HW_QUEUES)
+        checks.choice(_SOURCE, "queue_policy", self.queue_policy, QUEUE_POLICIES)
+        if self.side_streams is not None:
+            checks.integer(_SOURCE, "side_streams", self.side_streams, 0, 64)
+        checks.integer(_SOURCE, "max_running_requests", self.max_running_requests, 1, 65536)
+        checks.integer(_SOURCE, "max_total_tokens", self.max_total_tokens, PAGE_TOKENS)
+        if self.max_total_tokens % PAGE_TOKENS:
+            raise checks.mismatch(
+                _SOURCE, "max_total_tokens", self.max_total_tokens, f"a multiple of the page size, {PAGE_TOKENS}"
+            )
+        checks.integer(_SOURCE, "chunked_prefill_size", self.chunked_prefill_size, 1)
+        checks.choice(_SOURCE, "streams", self.streams, STREAM_KINDS)
+        checks.integer(_SOURCE, "intra_op_threads", self.intra_op_threads, 1, 1024)
+        checks.boolean(_SOURCE, "debug_poison", self.debug_poison)
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, as plain JSON values."""
+        out = {field.name: getattr(self, field.name) for field in fields(self)}
+        if isinstance(self.plan, Mapping):
+            out["plan"] = dict(self.plan)
+        return out
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> EngineConfig:
+        """The inverse of :meth:`to_json`; fields left out take their defaults, unknown ones are refused."""
+        if not isinstance(data, Mapping):
+            raise checks.mismatch(_SOURCE, "(whole)", data, "an object of fields")
+        known = [field.name for field in fields(cls)]
+        for name in data:
+            if name not in known:
+                raise checks.mismatch(_SOURCE, str(name), data[name], f"no such field; known are {', '.join(known)}")
+        if "model" not in data:
+            raise checks.mismatch(_SOURCE, "model", None, "a preset name or a checkpoint directory")
+        return cls(**data)
+
+
+def _check_plan(plan: object) -> None:
+    if not (isinstance(plan, str) and plan) and not isinstance(plan, Mapping):
+        raise checks.mismatch(_SOURCE, "plan", plan, "the name of a plan preset or a plan as an object")
