@@ -1,0 +1,1 @@
+"""Overlap lab for the unified-KV DeepSeek-V4 runtime."""

@@ -1,0 +1,1 @@
+"""Implementations of the ops by name: the torch references on a CPU, other kernels where they are installed."""

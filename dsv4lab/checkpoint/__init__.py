@@ -1,0 +1,1 @@
+"""Weights: names, shards, loading checked against the configuration, synthetic checkpoints."""

@@ -1,0 +1,1 @@
+"""Frozen configuration in, resolved configuration out."""

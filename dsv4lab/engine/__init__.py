@@ -1,0 +1,1 @@
+"""Requests, scheduling and sampling, and the worker process behind a client."""

@@ -1,0 +1,1 @@
+"""The unified KV pool: geometry, page and slot allocation, index streams."""

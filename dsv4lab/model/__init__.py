@@ -1,0 +1,1 @@
+"""The model's layers as lists of ops with named resources."""

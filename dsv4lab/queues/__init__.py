@@ -1,0 +1,1 @@
+"""The hardware-queue model: how streams map to queues."""

@@ -1,0 +1,1 @@
+"""Records that every room shares: timelines, stream programs, results. Never imports torch."""

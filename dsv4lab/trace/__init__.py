@@ -1,0 +1,1 @@
+"""Traces on disk: loading, analysis, comparison, export."""

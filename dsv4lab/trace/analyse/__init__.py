@@ -1,0 +1,1 @@
+"""Analyses of a timeline, each a pure function to a record."""

@@ -1,0 +1,1 @@
+"""Loaders, one file per trace format, each giving a timeline."""

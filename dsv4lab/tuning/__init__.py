@@ -1,0 +1,1 @@
+"""Tuning sessions: what to measure, the correctness gate, sweeps, stores and reports."""

@@ -1,0 +1,1 @@
+"""Figures: pure functions from records to plotly figures."""

@@ -1,0 +1,1 @@
+"""Notebook widgets: figures composed with controls."""

@@ -1,0 +1,1 @@
+"""Kernels of the DeepSeek-V4 runtime, each with a plain torch reference of the same name."""
