@@ -47,7 +47,10 @@ class EnvSettings:
 
 
 def read_env(environ: Mapping[str, str] | None = None) -> EnvSettings:
-    """The settings in ``environ`` (default: this process's). :class:`EnvError` on a value that a variable does not take."""
+    """The settings in ``environ``, by default this process's.
+
+    Raises :class:`EnvError` naming the variable and what it takes when its value is malformed.
+    """
     source = os.environ if environ is None else environ
     return EnvSettings(
         gpu_max_hw_queues=_integer(source, VARIABLES["gpu_max_hw_queues"]),
@@ -61,7 +64,7 @@ def read_env(environ: Mapping[str, str] | None = None) -> EnvSettings:
 
 
 def child_environ(changes: Mapping[str, str | None]) -> dict[str, str]:
-    """This process's environment for a child, with ``changes`` made; None removes a variable."""
+    """The environment of this process for a child, with ``changes`` made; None removes a variable."""
     merged = {name: value for name, value in os.environ.items() if name not in changes}
     merged.update({name: value for name, value in changes.items() if value is not None})
     return merged

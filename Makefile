@@ -1,0 +1,81 @@
+# Everything runs in .venv, made on demand. `make` alone lists the targets.
+#
+#   TORCH_INDEX   extra package index for torch, e.g. PyTorch's public CPU builds, which spare a machine without a GPU
+#                 gigabytes of CUDA:  make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
+#                 Empty: whatever pip is configured with.
+#   PYTHON        interpreter to make .venv with; default: the first of 3.11 or newer that is found
+#   ARGS          passed on to pytest (test, test-all, bench) or to `dsv4lab` (demo, lab)
+
+TORCH_INDEX ?=
+PYTHON ?=
+ARGS ?=
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+INPUTS := pyproject.toml constraints.txt
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+	@echo
+	@sed -n 's/^#  \?//p' Makefile
+
+.venv/pyvenv.cfg:
+	@$(SHELL) scripts/make-venv "$(PYTHON)"
+
+.venv/base.stamp: .venv/pyvenv.cfg $(INPUTS)
+	@echo "installing dsv4lab and torch into .venv (minutes the first time) ..."
+	@$(PIP) -e .
+	@touch $@
+
+.venv/notebook.stamp: .venv/base.stamp
+	@echo "installing JupyterLab into .venv ..."
+	@$(PIP) -e '.[notebook]'
+	@touch $@
+
+.venv/dev.stamp: .venv/notebook.stamp
+	@echo "installing the test tools into .venv ..."
+	@$(PIP) -e '.[dev]'
+	@touch $@
+
+.PHONY: venv
+venv: .venv/dev.stamp ## make .venv with everything in it
+
+.PHONY: demo
+demo: .venv/base.stamp ## tune the demo model on this CPU: sweep, profile, correctness, report.html (3 minutes)
+	@$(BIN)/dsv4lab tune --preset demo --plans off,hip,cuda --hw-queues 1,2,4 --concurrency 1,4 --out traces/demo $(ARGS)
+
+.PHONY: lab
+lab: .venv/notebook.stamp ## open JupyterLab on the tour notebook
+	@$(BIN)/dsv4lab lab $(ARGS)
+
+.PHONY: test
+test: .venv/dev.stamp ## what CI runs: all tests but the long ones, GPU ones where there is a GPU
+	@$(BIN)/python -m pytest -q -m "not slow and not bench" $(ARGS)
+
+.PHONY: test-all
+test-all: .venv/dev.stamp ## the long tests too
+	@$(BIN)/python -m pytest -q -m "not bench" $(ARGS)
+
+.PHONY: bench
+bench: .venv/dev.stamp ## every wall-clock figure, as ratios within one run
+	@$(BIN)/python -m pytest -q -m bench --bench -s $(ARGS)
+
+.PHONY: lint
+lint: .venv/dev.stamp ## ruff, mypy --strict, import contracts
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+.PHONY: format
+format: .venv/dev.stamp ## let ruff fix and format the tree
+	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+.PHONY: clean
+clean: ## remove .venv and caches; captures in traces/ stay
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

@@ -1,0 +1,91 @@
+"""``dsv4lab lab``: JupyterLab on the tour notebook."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import dsv4lab
+from dsv4lab.cli.base import Command
+from dsv4lab.cli.output import emit_json, note
+from dsv4lab.errors import UnavailableError, UsageError
+
+TOUR = "00_tour.ipynb"
+_PACKAGE = Path(dsv4lab.__file__).resolve().parent
+_CHECKOUT = _PACKAGE.parent / "notebooks"
+_BUNDLED = _PACKAGE / "_notebooks"  # where the wheel has them
+
+
+class LabCommand(Command):
+    """Open JupyterLab."""
+
+    name = "lab"
+    help = "open JupyterLab on the tour notebook, or on another one"
+    examples = (
+        "dsv4lab lab",
+        "dsv4lab lab --no-browser --port 8899",
+        "dsv4lab lab notebooks/00_tour.ipynb",
+        "dsv4lab lab --dry-run --json",
+    )
+
+    def prepare(self, parser: argparse.ArgumentParser) -> None:
+        """Arguments: which notebook, and how the server is started."""
+        parser.add_argument("notebook", nargs="?", type=Path, help=f"notebook to open (default: the tour, {TOUR})")
+        parser.add_argument("--port", type=int, help="port of the server (default: Jupyter's own choice)")
+        parser.add_argument("--no-browser", action="store_true", help="start the server only, and print its address")
+        parser.add_argument("--dry-run", action="store_true", help="say what would be started, and stop")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Start the server and stay until it ends. JSON: ``notebook``, ``command``, printed before the start."""
+        notebook = _notebook(args.notebook, dry_run=args.dry_run)
+        command = _jupyter(notebook, args.port, args.no_browser)
+        if args.json:
+            emit_json({"notebook": str(notebook), "command": command})
+        else:
+            note(f"opening {notebook}")
+        if args.dry_run:
+            return 0
+        _require_jupyterlab()
+        return subprocess.call(command, stdout=sys.stderr)
+
+
+def _require_jupyterlab() -> None:
+    missing = [name for name in ("jupyterlab", "ipywidgets") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UnavailableError(f"{' and '.join(missing)} not installed: pip install 'dsv4lab[notebook]'")
+
+
+def _notebook(asked: Path | None, *, dry_run: bool) -> Path:
+    """The notebook to open; a tour that came in a wheel is copied here first, so that it can be edited."""
+    if asked is not None:
+        if not asked.is_file():
+            raise UsageError(f"notebook {asked}: no such file")
+        return asked.resolve()
+    if (_CHECKOUT / TOUR).is_file():
+        return _CHECKOUT / TOUR
+    if not (_BUNDLED / TOUR).is_file():
+        raise UnavailableError(f"{TOUR} is neither in {_CHECKOUT} nor in {_BUNDLED}: name a notebook to open")
+    mine = Path.cwd() / "notebooks" / TOUR
+    if not mine.exists() and not dry_run:
+        mine.parent.mkdir(exist_ok=True)
+        shutil.copyfile(_BUNDLED / TOUR, mine)
+    return mine
+
+
+def _jupyter(notebook: Path, port: int | None, no_browser: bool) -> list[str]:
+    command = [sys.executable, "-m", "jupyterlab", str(notebook)]
+    if port is not None:
+        if not 1 <= port <= 65535:
+            raise UsageError(f"--port {port}: it takes a number from 1 to 65535")
+        command.append(f"--port={port}")
+    if no_browser:
+        command.append("--no-browser")
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        # Jupyter refuses to run as root, which is what one is in a container. It listens on localhost with a token.
+        command += ["--allow-root", "--ip=localhost"]
+    return command

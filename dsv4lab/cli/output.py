@@ -1,0 +1,113 @@
+"""What commands print: JSON or tables on standard output, progress and notes on standard error."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+from rich.theme import Theme
+
+# ANSI names only: each terminal shows its own, legible on its own background. Nothing is told by colour alone.
+THEME = Theme(
+    {
+        "lab.title": "bold",
+        "lab.head": "bold",
+        "lab.key": "cyan",
+        "lab.good": "green",
+        "lab.warn": "yellow",
+        "lab.bad": "bold red",
+        "lab.side": "magenta",
+        "bar.back": "bright_black",
+        "bar.complete": "cyan",
+        "bar.finished": "green",
+        "bar.pulse": "cyan",
+        "progress.elapsed": "bright_black",
+        "progress.download": "none",
+        "progress.spinner": "cyan",
+    }
+)
+
+Advance = Callable[..., None]
+"""``advance(steps=1, note=None)``: so many steps are done; ``note`` replaces the label."""
+
+
+def console(file: IO[str] | None = None) -> Console:
+    """A console in the theme on ``file``, by default standard output. Plain on a pipe; honours ``NO_COLOR``."""
+    return Console(file=file or sys.stdout, theme=THEME, highlight=False, soft_wrap=True)
+
+
+def emit_json(obj: Any) -> None:
+    """Print ``obj`` as one JSON object. NaN and infinities, which JSON lacks, become null."""
+    sys.stdout.write(json.dumps(_finite(obj), ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    title: str = "",
+    left: int = 1,
+    file: IO[str] | None = None,
+) -> None:
+    """Print ``rows`` under ``columns``: the first ``left`` columns left-aligned, the others (numbers) right-aligned.
+
+    Cells may hold rich markup in the theme's styles, such as ``[lab.good]+3.4 %[/]``.
+    """
+    grid = Table(
+        box=box.SIMPLE_HEAD, title=title or None, title_style="lab.title", title_justify="left", pad_edge=False
+    )
+    for at, name in enumerate(columns):
+        grid.add_column(name, header_style="lab.head", justify="left" if at < left else "right", no_wrap=True)
+    for row in rows:
+        grid.add_row(*row)
+    out = console()
+    out.print(grid, width=max(out.width, out.measure(grid).maximum))
+
+
+def note(text: str, *, style: str = "") -> None:
+    """Print one line for the reader on standard error, out of the way of results."""
+    console(sys.stderr).print(Text(text, style=style))
+
+
+@contextmanager
+def progress(total: int | None, label: str, *, force: bool = False) -> Iterator[Advance]:
+    """A progress bar on standard error while the block runs; gone when it ends.
+
+    ``total`` is the number of steps, None when it is not known. Shown only on a terminal unless ``force``.
+    """
+    screen = console(sys.stderr)
+    shown = force or screen.is_terminal
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=screen, transient=True, disable=not shown) as bar:
+        task = bar.add_task(label, total=total)
+
+        def advance(steps: int = 1, note: str | None = None) -> None:
+            bar.update(task, advance=steps, description=label if note is None else note)
+
+        yield advance
+
+
+def _finite(obj: Any) -> Any:
+    if isinstance(obj, float):
+        return obj if math.isfinite(obj) else None
+    if isinstance(obj, dict):
+        return {key: _finite(value) for key, value in obj.items()}
+    if isinstance(obj, list | tuple):
+        return [_finite(value) for value in obj]
+    return obj
