@@ -1,4 +1,4 @@
-"""Canonical parameter names (DeepSeek's own, dsv4-spec 9.1), their shapes, and every known other spelling of them."""
+"""Canonical parameter names (DeepSeek's own, dsv4-spec 9.1), their shapes and their roles."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from dsv4lab.checkpoint.spelling import canonical_name
 from dsv4lab.config.model import LayerKind, ModelConfig
+
+__all__ = ["Role", "TensorSpec", "canonical_name", "expected_tensors"]
 
 
 class Role(StrEnum):

@@ -9,7 +9,10 @@ import numpy as np
 import torch
 
 from dsv4lab.checkpoint.names import Role, TensorSpec, expected_tensors
+from dsv4lab.checkpoint.write import write_checkpoint
 from dsv4lab.config.model import ModelConfig
+
+__all__ = ["random_tensor", "random_weights", "write_checkpoint"]
 
 # (mean, standard deviation); None stands for 1/sqrt(fan in), so that a normed input gives an output of order one.
 _SCALES: dict[Role, tuple[float, float | None]] = {

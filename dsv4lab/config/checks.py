@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 
 from dsv4lab.errors import ConfigError
@@ -35,9 +36,9 @@ def integer(source: str, field: str, value: object, low: int | None = None, high
 
 def number(source: str, field: str, value: object, above: float | None = None, low: float | None = None) -> float:
     """``value`` as a finite float, greater than ``above`` and at least ``low`` where given."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and _finite(value):
-        if (above is None or value > above) and (low is None or value >= low):
-            return float(value)
+    inside = isinstance(value, (int, float)) and not isinstance(value, bool) and _finite(value)
+    if inside and (above is None or value > above) and (low is None or value >= low):  # type: ignore[operator]
+        return float(value)  # type: ignore[arg-type]
     limit = f" above {above:g}" if above is not None else f" of at least {low:g}" if low is not None else ""
     raise mismatch(source, field, value, f"a finite number{limit}")
 
@@ -46,6 +47,13 @@ def boolean(source: str, field: str, value: object) -> bool:
     """``value`` if it is true or false."""
     if not isinstance(value, bool):
         raise mismatch(source, field, value, "true or false")
+    return value
+
+
+def text(source: str, field: str, value: object, expected: str, form: re.Pattern[str] | None = None) -> str:
+    """``value`` if it is a string that is not empty and, where ``form`` is given, matches it from end to end."""
+    if not isinstance(value, str) or not value or (form is not None and not form.fullmatch(value)):
+        raise mismatch(source, field, value, expected)
     return value
 
 
@@ -63,7 +71,7 @@ def one_of(options: Iterable[object]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
 
 
-def _finite(value: int | float) -> bool:
+def _finite(value: float) -> bool:
     try:
         return math.isfinite(value)
     except OverflowError:

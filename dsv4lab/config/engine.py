@@ -46,10 +46,8 @@ class EngineConfig:
     debug_poison: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.model, str) or not self.model:
-            raise checks.mismatch(_SOURCE, "model", self.model, "a preset name or a checkpoint directory")
-        if not isinstance(self.device, str) or not _DEVICE.fullmatch(self.device):
-            raise checks.mismatch(_SOURCE, "device", self.device, "cpu, cuda, cuda:N, hip or hip:N")
+        checks.text(_SOURCE, "model", self.model, "a preset name or a checkpoint directory")
+        checks.text(_SOURCE, "device", self.device, "cpu, cuda, cuda:N, hip or hip:N", _DEVICE)
         checks.choice(_SOURCE, "dtype", self.dtype, DTYPES)
         checks.integer(_SOURCE, "seed", self.seed, 0, 2**63 - 1)
         _check_plan(self.plan)

@@ -1,0 +1,165 @@
+"""The safetensors files of a checkpoint: one ``model.safetensors``, or shards behind an index.
+
+Headers are read and checked first, whole; tensors are then read one at a time, so memory holds one of them at most.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from dsv4lab.errors import CheckpointError
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_LENGTH = struct.Struct("<Q")
+_MAX_HEADER = 512 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Where one tensor lies: raw name, file, shape and dtype as the file's header spells them."""
+
+    name: str
+    file: Path
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Shards:
+    """Read access to a checkpoint directory; a context manager, since one file is kept open between reads.
+
+    Raises :class:`CheckpointError` naming the file when anything is missing, truncated or contradictory.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        self.tensors: Mapping[str, StoredTensor] = _inventory(self.directory)
+        self._open_file: Path | None = None
+        self._handle: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def read(self, stored: StoredTensor) -> torch.Tensor:
+        """The tensor, in memory of its own: the file may change or go once this returns."""
+        try:
+            if self._open_file != stored.file:
+                self.close()
+                opener: Any = safe_open(stored.file, framework="pt", device="cpu")
+                self._handle = opener.__enter__()
+                self._open_file = stored.file
+            tensor: torch.Tensor = self._handle.get_tensor(stored.name)
+        except (SafetensorError, OSError, RuntimeError, ValueError) as error:
+            raise CheckpointError(f"{stored.file}: {stored.name}: cannot be read ({_line(error)})") from None
+        return tensor.clone()
+
+    def close(self) -> None:
+        """Let go of the open file."""
+        if self._handle is not None:
+            self._handle.__exit__(None, None, None)
+        self._handle, self._open_file = None, None
+
+
+def read_header(file: Path) -> dict[str, StoredTensor]:
+    """The tensors that ``file`` declares; refuses a file shorter or longer than they say."""
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            prefix = stream.read(_LENGTH.size)
+            if len(prefix) < _LENGTH.size:
+                raise CheckpointError(f"{file}: truncated: {size} bytes hold no safetensors header")
+            (length,) = _LENGTH.unpack(prefix)
+            if length > min(_MAX_HEADER, size - _LENGTH.size):
+                raise CheckpointError(f"{file}: truncated or not safetensors: header of {length} in {size} bytes")
+            header = json.loads(stream.read(length))
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file}: not a safetensors file: its header is not JSON ({_line(error)})") from None
+    return _entries(file, header, size - _LENGTH.size - length)
+
+
+def _entries(file: Path, header: object, data_bytes: int) -> dict[str, StoredTensor]:
+    if not isinstance(header, dict):
+        raise CheckpointError(f"{file}: not a safetensors file: its header is no JSON object")
+    tensors, end = {}, 0
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        try:
+            shape = tuple(int(n) for n in entry["shape"])
+            end = max(end, int(entry["data_offsets"][1]))
+            tensors[name] = StoredTensor(name, file, shape, str(entry["dtype"]))
+        except (TypeError, KeyError, IndexError, ValueError):
+            raise CheckpointError(f"{file}: {name}: malformed entry in the safetensors header") from None
+    if end != data_bytes:
+        what = "truncated" if end > data_bytes else "damaged"
+        raise CheckpointError(
+            f"{file}: {what}: the header announces {end} bytes of tensors, the file holds {data_bytes}"
+        )
+    return tensors
+
+
+def _inventory(directory: Path) -> dict[str, StoredTensor]:
+    if not directory.is_dir():
+        raise CheckpointError(f"{directory}: not a directory; a checkpoint is one with config.json and {SINGLE}")
+    if (directory / INDEX).is_file():
+        return _sharded(directory)
+    if (directory / SINGLE).is_file():
+        return read_header(directory / SINGLE)
+    raise CheckpointError(f"{directory}: no weights: neither {SINGLE} nor {INDEX} is there (no other format is read)")
+
+
+def _sharded(directory: Path) -> dict[str, StoredTensor]:
+    path = directory / INDEX
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not JSON ({_line(error)})") from None
+    places = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(places, dict) or not places:
+        raise CheckpointError(f"{path}: weight_map: missing, expected an object of tensor name to file name")
+    headers = {name: read_header(directory / _shard_name(path, name)) for name in _ordered(places.values())}
+    tensors = {}
+    for tensor, file in places.items():
+        if tensor not in headers[file]:
+            raise CheckpointError(f"{directory / file}: {tensor}: missing, though {INDEX} places it there")
+        tensors[tensor] = headers[file][tensor]
+    for file, header in headers.items():
+        unlisted = next((name for name in header if name not in places), None)
+        if unlisted is not None:
+            raise CheckpointError(f"{directory / file}: {unlisted}: not listed in {INDEX}")
+    return tensors
+
+
+def _ordered(names: Any) -> list[Any]:
+    """Distinct, in order; unhashable junk is left for :func:`_shard_name` to refuse."""
+    try:
+        return list(dict.fromkeys(names))
+    except TypeError:
+        return list(names)
+
+
+def _shard_name(path: Path, name: object) -> str:
+    """A bare file name: an index must not reach outside its directory."""
+    if not isinstance(name, str) or name != Path(name).name or not name.endswith(".safetensors"):
+        raise CheckpointError(f"{path}: weight_map: got {name!r}, expected the name of a .safetensors file beside it")
+    return name
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
