@@ -19,9 +19,9 @@ def _significant(value: float) -> str:
 
 
 def _scaled(value: float, steps: tuple[tuple[int, str], ...], smallest: str) -> str:
-    """``value`` in the largest unit that leaves at least one unit after rounding to three digits."""
+    """``value`` in the largest unit of which there is at least one, after rounding."""
     for factor, unit in steps:
-        if float(_significant(abs(value) / factor)) >= 1:
+        if round(abs(value) / factor, _DIGITS) >= 1:
             return f"{_significant(value / factor)} {unit}"
     return f"{value:.0f} {smallest}" if float(value).is_integer() else f"{_significant(value)} {smallest}"
 
