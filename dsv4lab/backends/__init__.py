@@ -1,1 +1,1 @@
-"""Implementations of the ops by name: the torch references on a CPU, other kernels where they are installed."""
+"""Implementations of the ops by name; the only room that imports ``dsv4_kernels``."""

@@ -1,1 +1,1 @@
-"""The model's layers as lists of ops with named resources."""
+"""The DeepSeek-V4 model as op lists: each file lists the ops of one part of a layer."""

@@ -1,1 +1,1 @@
-"""Overlap plans, and what runs them: the scoreboard, stream programs, queue threads, audit."""
+"""A sequential list of ops, any overlap: ops and resources, plans, the scoreboard, streams, audit."""

@@ -1,1 +1,1 @@
-"""The hardware-queue model: how streams map to queues."""
+"""The hardware-queue model: which queue a stream gets. Never imports torch."""

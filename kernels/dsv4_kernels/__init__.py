@@ -1,1 +1,1 @@
-"""Kernels of the DeepSeek-V4 runtime, each with a plain torch reference of the same name."""
+"""Kernels of the unified-KV DeepSeek-V4 runtime, one folder per op, each with a plain torch reference."""

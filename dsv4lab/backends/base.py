@@ -1,0 +1,172 @@
+"""The ops that model code calls. Every backend implements all of them on its own device."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+Tensor = torch.Tensor
+
+
+class Ops(Protocol):
+    """One method per op. Tensors are written in place or through ``out``; shapes are those of the references."""
+
+    def linear(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
+        """``out = x @ weight.T``: ``[T, K]``, ``[N, K]``, ``[T, N]``, in the dtype of ``weight``."""
+        ...
+
+    def grouped_linear(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
+        """``out[:, g] = x[:, g] @ weight[g].T``: ``[T, G, K]``, ``[G, N, K]``, ``[T, G, N]`` (dsv4-spec 2.8)."""
+        ...
+
+    def rope_table(self, positions: Tensor, frequencies: Tensor, out: Tensor) -> None:
+        """Cosines ``out[:, 0]`` and sines ``out[:, 1]`` of ``positions [T]``; ``out`` float32 ``[T, 2, rope_dim / 2]``."""
+        ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        """See ``dsv4_kernels.norm_quant``."""
+        ...
+
+    def mhc_pre(
+        self,
+        x: Tensor,
+        fn: Tensor,
+        base: Tensor,
+        scale: Tensor,
+        *,
+        rms_eps: float,
+        hc_eps: float,
+        iters: int,
+        out: Tensor,
+        post: Tensor,
+        comb: Tensor,
+    ) -> None:
+        """See ``dsv4_kernels.mhc_pre_post``."""
+        ...
+
+    def mhc_post(self, y: Tensor, post: Tensor, comb: Tensor, x: Tensor) -> None:
+        """See ``dsv4_kernels.mhc_pre_post``."""
+        ...
+
+    def mhc_head(
+        self, x: Tensor, fn: Tensor, base: Tensor, scale: Tensor, *, rms_eps: float, hc_eps: float, out: Tensor
+    ) -> None:
+        """See ``dsv4_kernels.mhc_pre_post``."""
+        ...
+
+    def q_norm_rope(self, q: Tensor, rope: Tensor, eps: float) -> None:
+        """See ``dsv4_kernels.qk_norm_rope_store``; ``rope`` as :meth:`rope_table` writes it."""
+        ...
+
+    def kv_norm_rope(self, kv: Tensor, weight: Tensor, rope: Tensor, eps: float, out: Tensor) -> None:
+        """See ``dsv4_kernels.qk_norm_rope_store``."""
+        ...
+
+    def kv_norm_rope_store(
+        self, kv: Tensor, weight: Tensor, rope: Tensor, eps: float, pool: Tensor, rows: Tensor
+    ) -> None:
+        """See ``dsv4_kernels.qk_norm_rope_store``."""
+        ...
+
+    def ring_store(self, kv: Tensor, src: Tensor, pool: Tensor, dst: Tensor) -> None:
+        """See ``dsv4_kernels.ring_store``."""
+        ...
+
+    def rotate(self, x: Tensor, rope: Tensor, *, inverse: bool = False) -> None:
+        """Rotate the tail of ``x [T, H, d]`` in place; see ``dsv4_kernels.inverse_rope``."""
+        ...
+
+    def compress(
+        self,
+        ks: Tensor,
+        state: Tensor,
+        ape: Tensor,
+        norm_weight: Tensor,
+        frequencies: Tensor,
+        eps: float,
+        *,
+        gather_state: Tensor,
+        gather_flat: Tensor,
+        from_flat: Tensor,
+        positions: Tensor,
+        pool: Tensor,
+        rows: Tensor,
+        state_src: Tensor,
+        state_dst: Tensor,
+    ) -> None:
+        """See ``dsv4_kernels.compress``."""
+        ...
+
+    def index_score(self, q: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
+        """See ``dsv4_kernels.index_score``."""
+        ...
+
+    def index_topk(self, scores: Tensor, visible: Tensor, k: int, out: Tensor) -> None:
+        """See ``dsv4_kernels.index_topk``."""
+        ...
+
+    def csa_stream(
+        self,
+        indices: Tensor,
+        tail: Tensor,
+        topk: Tensor,
+        page_table: Tensor,
+        request: Tensor,
+        *,
+        entries_per_page: int,
+        first_row: int,
+        out: Tensor,
+    ) -> None:
+        """See ``dsv4_kernels.index_streams``."""
+        ...
+
+    def sparse_decode(
+        self, q: Tensor, pool: Tensor, indices: Tensor, indptr: Tensor, sink: Tensor, scale: float, out: Tensor
+    ) -> None:
+        """See ``dsv4_kernels.sparse_decode``."""
+        ...
+
+    def sparse_prefill(
+        self,
+        q: Tensor,
+        pool: Tensor,
+        prefix_indices: Tensor,
+        prefix_indptr: Tensor,
+        kv: Tensor,
+        extend_indices: Tensor,
+        extend_indptr: Tensor,
+        sink: Tensor,
+        scale: float,
+        out: Tensor,
+    ) -> None:
+        """See ``dsv4_kernels.sparse_prefill``."""
+        ...
+
+    def moe_route(
+        self,
+        x: Tensor,
+        gate: Tensor,
+        *,
+        bias: Tensor | None,
+        table: Tensor | None,
+        token_ids: Tensor,
+        top_k: int,
+        scale: float,
+        scoring: str,
+        renormalise: bool,
+        weights: Tensor,
+        experts: Tensor,
+    ) -> None:
+        """See ``dsv4_kernels.moe_route``."""
+        ...
+
+    def moe_gemm(
+        self, x: Tensor, experts: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, limit: float, out: Tensor
+    ) -> None:
+        """See ``dsv4_kernels.moe_gemm``."""
+        ...
+
+    def mlp(self, x: Tensor, w13: Tensor, w2: Tensor, limit: float, out: Tensor) -> None:
+        """``out = w2 swiglu(w13 x)``: the shared expert; ``w13 [2 I, D]``, ``w2 [D, I]``."""
+        ...

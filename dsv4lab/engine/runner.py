@@ -1,0 +1,178 @@
+"""One forward at a time: metadata, the cached program of its shape, a replay on the streams."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dsv4lab.backends.torch_ops import TORCH_OPS
+from dsv4lab.config.engine import EngineConfig
+from dsv4lab.config.model import ModelConfig
+from dsv4lab.errors import UnavailableError
+from dsv4lab.kv.geometry import Geometry
+from dsv4lab.kv.metadata import BatchItem, Mode, build_metadata
+from dsv4lab.kv.pool import KvPool
+from dsv4lab.model.builder import OpListBuilder, Shape, StepInputs
+from dsv4lab.model.rope import RopeFrequencies
+from dsv4lab.model.transformer import list_forward, logits_view
+from dsv4lab.model.weights import Named, build_weights
+from dsv4lab.overlap.arena import Arena
+from dsv4lab.overlap.audit import Resources
+from dsv4lab.overlap.compile import CompiledProgram, compile_program
+from dsv4lab.overlap.ops import Op, op_names
+from dsv4lab.overlap.plan import OverlapPlan, resolve_plan
+from dsv4lab.overlap.run_record import RunRecord
+from dsv4lab.overlap.streams import SerialStreams, Streams
+from dsv4lab.overlap.streams_cpu import QueueStreams
+from dsv4lab.timeline.program import StreamProgram
+
+MAX_CACHED_SHAPES = 128
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ForwardResult:
+    """``logits`` float32 ``[outputs, vocab]`` (a copy) and what the replay took."""
+
+    logits: torch.Tensor
+    record: RunRecord
+
+
+@dataclass(slots=True, eq=False)
+class _ShapeEntry:
+    """The op list of one shape and its program under the present plan."""
+
+    ops: list[Op]
+    logits: torch.Tensor
+    compiled: CompiledProgram | None = None
+
+
+class Runner:
+    """A model with its pool and its streams. Not thread-safe: one thread calls it.
+
+    ``tensors`` are the canonical weights (:mod:`dsv4lab.checkpoint.names`); they are consumed.
+
+    Raises:
+        UnavailableError: a device that this backend does not run on.
+        PlanError: the configured plan does not fit the model's ops.
+    """
+
+    def __init__(self, model: ModelConfig, tensors: Named, config: EngineConfig) -> None:
+        if config.device != "cpu":
+            raise UnavailableError(f"device {config.device!r} is not available here; it takes cpu")
+        self.model = model
+        self.config = config
+        self.geometry = Geometry.plan(model, config.max_running_requests, config.max_total_tokens)
+        self.pool = KvPool(self.geometry, DTYPES[config.dtype])
+        if config.debug_poison:
+            self.pool.poison()
+        self.weights = build_weights(model, tensors)
+        self.arena = Arena(max(config.chunked_prefill_size, config.max_running_requests))
+        self._frequencies = RopeFrequencies(model)
+        self._inputs = StepInputs()
+        self._shapes: OrderedDict[Shape, _ShapeEntry] = OrderedDict()
+        self._plan = resolve_plan("off")
+        self._streams: Streams = SerialStreams()
+        self.set_streams(config.streams, config.hw_queues, config.queue_policy, config.intra_op_threads)
+        plan = resolve_plan(config.plan)
+        self.set_plan(plan if config.side_streams is None else plan.fold(config.side_streams))
+
+    def forward(self, items: Sequence[BatchItem], mode: Mode) -> ForwardResult:
+        """Compute the items' tokens; ``logits`` hold one row per item, of its last token."""
+        return self._run(items, mode, all_rows=False)
+
+    def all_logits(self, items: Sequence[BatchItem], mode: Mode) -> torch.Tensor:
+        """As :meth:`forward`, with the logits of every token: float32 ``[T, vocab]``."""
+        return self._run(items, mode, all_rows=True).logits
+
+    def set_plan(self, plan: str | Mapping[str, Any] | OverlapPlan) -> None:
+        """Use ``plan`` from the next forward on; on an error the old one stays.
+
+        Raises:
+            PlanError: an unknown preset, or a rule that matches no op.
+        """
+        resolved = resolve_plan(plan)
+        resolved.check(self._op_names())
+        self._plan = resolved
+        for entry in self._shapes.values():
+            entry.compiled = None
+
+    @property
+    def plan(self) -> OverlapPlan:
+        """The plan in force."""
+        return self._plan
+
+    def set_streams(self, kind: str, hw_queues: int, policy: str, intra_op_threads: int) -> None:
+        """Replace what programs are replayed on: ``queue`` or ``serial`` streams."""
+        self._streams.close()
+        if kind == "queue":
+            self._streams = QueueStreams(hw_queues, policy, intra_op_threads)
+        else:
+            torch.set_num_threads(intra_op_threads)
+            self._streams = SerialStreams()
+
+    def reset_slot(self, slot: int) -> None:
+        """Forget what an earlier request left in ``slot``."""
+        self.pool.reset_slot(slot)
+
+    def op_table(self) -> list[dict[str, Any]]:
+        """``{"name", "layer", "kind", "parts"}`` of every op of a decode forward, in program order."""
+        ops = self.op_list("decode", 1)
+        return [{"name": o.name, "layer": o.layer, "kind": o.kind, "parts": [p.name for p in o.parts]} for o in ops]
+
+    def op_list(self, mode: Mode, tokens: int, outputs: int | None = None) -> list[Op]:
+        """Ops of a forward of this shape (``outputs`` defaults to one row of logits per token)."""
+        return self._entry(Shape(mode, tokens, tokens if outputs is None else outputs)).ops
+
+    def program(self, mode: Mode, tokens: int) -> StreamProgram:
+        """The stream program of a forward of ``tokens`` tokens under the plan in force."""
+        return self._compiled(self._entry(Shape(mode, tokens, tokens)), mode, tokens).program
+
+    def resources(self) -> Resources:
+        """Every resource that ops may declare, with its memory: pool and arena."""
+        named = {**self.pool.resources(), **self.arena.buffers}
+        return {name: [tensor] for name, tensor in named.items()}
+
+    def prepare(self, items: Sequence[BatchItem], mode: Mode, *, all_rows: bool = False) -> Shape:
+        """Set the inputs of the next replay and return its shape; :meth:`forward` does this itself."""
+        meta = build_metadata(self.geometry, self.model.index_topk, items, mode)
+        rows = torch.arange(meta.T) if all_rows else meta.last_rows
+        self._inputs.set(meta, rows)
+        return Shape(mode, meta.T, rows.numel())
+
+    def close(self) -> None:
+        """End the streams' threads."""
+        self._streams.close()
+
+    def _run(self, items: Sequence[BatchItem], mode: Mode, *, all_rows: bool) -> ForwardResult:
+        with torch.inference_mode():
+            shape = self.prepare(items, mode, all_rows=all_rows)
+            entry = self._entry(shape)
+            record = self._streams.run(self._compiled(entry, mode, shape.tokens), self.arena)
+            return ForwardResult(entry.logits.clone(), record)
+
+    def _entry(self, shape: Shape) -> _ShapeEntry:
+        entry = self._shapes.get(shape)
+        if entry is None:
+            builder = OpListBuilder(
+                self.model, TORCH_OPS, self.arena, self.pool, self._inputs, self._frequencies, shape
+            )
+            entry = _ShapeEntry(list_forward(builder, self.weights), logits_view(builder))
+            self._shapes[shape] = entry
+            if len(self._shapes) > MAX_CACHED_SHAPES:
+                self._shapes.popitem(last=False)
+        self._shapes.move_to_end(shape)
+        return entry
+
+    def _compiled(self, entry: _ShapeEntry, mode: Mode, tokens: int) -> CompiledProgram:
+        if entry.compiled is None:
+            entry.compiled = compile_program(entry.ops, self._plan, mode, tokens)
+        return entry.compiled
+
+    def _op_names(self) -> tuple[str, ...]:
+        both = [*self.op_list("decode", 1), *self.op_list("prefill", 1)]
+        return op_names(both)

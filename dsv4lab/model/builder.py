@@ -1,0 +1,128 @@
+"""What the parts of the model write their ops into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from dsv4lab.backends.base import Ops
+from dsv4lab.config.model import ModelConfig
+from dsv4lab.errors import EngineError
+from dsv4lab.kv.metadata import StepMetadata
+from dsv4lab.kv.pool import KvPool
+from dsv4lab.model.rope import RopeFrequencies
+from dsv4lab.overlap.arena import Arena
+from dsv4lab.overlap.ops import Op, OpFunction, fuse
+
+
+class StepInputs:
+    """The metadata of the forward that is about to run: set before a replay, read by the ops inside it."""
+
+    def __init__(self) -> None:
+        self._meta: StepMetadata | None = None
+        self.output_rows: torch.Tensor = torch.empty(0, dtype=torch.int64)
+
+    @property
+    def meta(self) -> StepMetadata:
+        """This forward's metadata; an error outside a forward."""
+        if self._meta is None:
+            raise EngineError("an op ran outside a forward: no metadata is set")
+        return self._meta
+
+    def set(self, meta: StepMetadata, output_rows: torch.Tensor) -> None:
+        """Take over ``meta`` and the flat rows whose logits are wanted (int64)."""
+        self._meta = meta
+        self.output_rows = output_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What an op list depends on: the mode, the flat tokens and the rows of logits."""
+
+    mode: str
+    tokens: int
+    outputs: int
+
+
+class OpListBuilder:
+    """Collects ops in program order and hands out views of the arena's buffers.
+
+    ``dtype`` is that of activations. A buffer's name is its resource name.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        ops: Ops,
+        arena: Arena,
+        pool: KvPool,
+        inputs: StepInputs,
+        frequencies: RopeFrequencies,
+        shape: Shape,
+    ) -> None:
+        self.config = config
+        self.ops = ops
+        self.arena = arena
+        self.pool = pool
+        self.inputs = inputs
+        self.frequencies = frequencies
+        self.shape = shape
+        self.dtype = pool.dtype
+        self.list: list[Op] = []
+        self._layer = -1
+        self._kind = ""
+        self._pending: Op | None = None
+
+    @contextmanager
+    def layer(self, index: int) -> Iterator[None]:
+        """Ops added within belong to layer ``index``."""
+        self._layer, self._kind = index, self.config.kind(index).label
+        yield
+        self._layer, self._kind = -1, ""
+
+    def buffer(self, name: str, *row_shape: int, dtype: torch.dtype | None = None, rows: int | None = None) -> torch.Tensor:
+        """``[tokens, *row_shape]`` (or ``rows`` of them) of arena buffer ``name``."""
+        return self.arena.view(name, self.shape.tokens if rows is None else rows, row_shape, dtype or self.dtype)
+
+    def op(self, name: str, run: OpFunction, reads: Sequence[str], writes: Sequence[str]) -> Op:
+        """An op of the present layer, not yet added."""
+        return Op(name, run, tuple(reads), tuple(writes), self._layer, self._kind)
+
+    def add(self, name: str, run: OpFunction, reads: Sequence[str], writes: Sequence[str]) -> None:
+        """Append an op."""
+        self.append(self.op(name, run, reads, writes))
+
+    def append(self, op: Op) -> None:
+        """Append ``op``; a pending one that nothing fused with goes first."""
+        self.flush()
+        self.list.append(op)
+
+    def defer(self, op: Op) -> None:
+        """Hold ``op`` back, to be fused with the op that :meth:`add_fused` brings next."""
+        self.flush()
+        self._pending = op
+
+    def add_fused(self, name: str, op: Op) -> None:
+        """Append ``op``, fused under ``name`` with the pending op if there is one."""
+        pending, self._pending = self._pending, None
+        self.list.append(op if pending is None else fuse(name, in_order(pending, op), (pending, op)))
+
+    def flush(self) -> None:
+        """Append the pending op as it is."""
+        if self._pending is not None:
+            self.list.append(self._pending)
+            self._pending = None
+
+
+def in_order(*parts: Op) -> OpFunction:
+    """A function that runs ``parts`` one after the other."""
+    runs = tuple(part.run for part in parts)
+
+    def run(lane: object) -> None:
+        for part in runs:
+            part(lane)  # type: ignore[arg-type]
+
+    return run

@@ -1,0 +1,105 @@
+"""The indexer of ratio-4 layers: scores of compressed entries, top-k, and the layer's index stream (dsv4-spec 2.10)."""
+
+from __future__ import annotations
+
+import torch
+
+from dsv4lab.kv import pool as resource
+from dsv4lab.model.builder import OpListBuilder
+from dsv4lab.model.rope import COMPRESS_TABLE, rope_view
+from dsv4lab.model.weights import IndexerWeights
+
+CSA_STREAM = "csa_stream"
+SCORE_BUDGET = 16 << 20  # bytes of scores held at once
+
+
+def csa_stream_view(b: OpListBuilder) -> torch.Tensor:
+    """int32 room for the index stream of a ratio-4 layer, flat."""
+    width = b.config.sliding_window + b.config.index_topk
+    return b.buffer(CSA_STREAM, width, dtype=torch.int32).flatten()
+
+
+def list_indexer(b: OpListBuilder, layer: int, w: IndexerWeights) -> None:
+    """Query, weights, selection and CSA tail of ``layer``; the indexer's compressor is listed apart."""
+    c = b.config
+    x, ql = b.buffer("attn.in", c.hidden_size), b.buffer("q_lora", c.q_lora_rank)
+    q = b.buffer("indexer.q", c.index_n_heads, c.index_head_dim)
+    raw = b.buffer("indexer.raw_weights", c.index_n_heads)
+    weights = b.buffer("indexer.weights", c.index_n_heads, dtype=torch.float32)
+    topk = b.buffer("indexer.topk", c.index_topk, dtype=torch.int32)
+    rope = rope_view(b, COMPRESS_TABLE)
+    scale = (c.index_head_dim * c.index_n_heads) ** -0.5
+
+    def project_weights(_: object) -> None:
+        b.ops.linear(x, w.weights_proj, raw)
+        torch.mul(raw, scale, out=weights)
+
+    b.add("indexer.weights", project_weights, ("attn.in",), ("indexer.raw_weights", "indexer.weights"))
+    b.add("indexer.q_b", lambda _: b.ops.linear(ql, w.wq_b, q.flatten(1)), ("q_lora",), ("indexer.q",))
+    b.add("indexer.q_rope", lambda _: b.ops.rotate(q, rope), ("indexer.q", COMPRESS_TABLE), ("indexer.q",))
+    b.add(
+        "indexer.topk",
+        lambda _: _select(b, layer, q, weights, topk),
+        ("indexer.q", "indexer.weights", resource.index_k(layer)),
+        ("indexer.topk",),
+    )
+    b.add("indexer.csa_tail", _csa_tail(b, topk), ("indexer.topk",), (CSA_STREAM,))
+
+
+def _csa_tail(b: OpListBuilder, topk: torch.Tensor):  # type: ignore[no-untyped-def]
+    stream = csa_stream_view(b)
+    geometry = b.pool.geometry
+
+    def run(_: object) -> None:
+        meta = b.inputs.meta
+        assert meta.csa is not None
+        b.ops.csa_stream(
+            meta.csa.indices,
+            meta.csa.tail,
+            topk,
+            meta.page_table,
+            meta.request,
+            entries_per_page=geometry.entries_per_page(4),
+            first_row=geometry.swa_rows,
+            out=stream,
+        )
+
+    return run
+
+
+def _select(b: OpListBuilder, layer: int, q: torch.Tensor, weights: torch.Tensor, topk: torch.Tensor) -> None:
+    """Selected entries of every token into ``topk``, request by request; with few entries all are taken unscored."""
+    meta, k = b.inputs.meta, b.config.index_topk
+    keys = b.pool.index_k[layer]
+    assert keys is not None
+    per_page = b.pool.geometry.entries_per_page(4)
+    within = torch.arange(per_page)
+    first = 0
+    for item, last in enumerate(meta.last_rows.tolist()):
+        rows = slice(first, last + 1)
+        first = last + 1
+        visible = meta.visible4[rows]
+        count = int(visible[-1])
+        if count <= k:
+            order = torch.arange(k, dtype=torch.int32)
+            topk[rows] = torch.where(order < visible.unsqueeze(1), order, -1)
+            continue
+        pages = meta.page_table[item, : -(-count // per_page)].long()
+        entries = keys[(pages.unsqueeze(1) * per_page + within).flatten()[:count]]
+        _score_blocks(b, q[rows], weights[rows], entries, visible, topk[rows])
+
+
+def _score_blocks(
+    b: OpListBuilder,
+    q: torch.Tensor,
+    weights: torch.Tensor,
+    entries: torch.Tensor,
+    visible: torch.Tensor,
+    topk: torch.Tensor,
+) -> None:
+    """Score and select in blocks of tokens, so that the per-head products stay within ``SCORE_BUDGET``."""
+    block = max(1, SCORE_BUDGET // (4 * entries.shape[0] * q.shape[1]))
+    for a in range(0, q.shape[0], block):
+        part = slice(a, a + block)
+        scores = b.ops.index_score(q[part], weights[part], entries)
+        b.ops.index_topk(scores, visible[part], topk.shape[1], topk[part])

@@ -1,0 +1,179 @@
+"""Overlap plans: which op goes to which stream, as data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from dsv4lab.errors import PlanError
+from dsv4lab.timeline.program import MAIN
+
+LAYER_KINDS = ("any", "swa", "csa", "hca")
+_STREAM = re.compile(r"main|side(0|[1-9]\d?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Ops whose name matches ``ops`` (shell pattern) go to ``stream`` in layers of kind ``layers`` while the forward
+    has ``min_tokens`` to ``max_tokens`` tokens (``None``: no upper bound).
+
+    Raises:
+        PlanError: an unknown stream or layer kind, or an empty token range.
+    """
+
+    ops: str
+    stream: str
+    layers: str = "any"
+    min_tokens: int = 1
+    max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if not _STREAM.fullmatch(self.stream):
+            raise PlanError(f"rule for {self.ops!r}: stream {self.stream!r} is not main, side0, side1, ... side99")
+        if self.layers not in LAYER_KINDS:
+            raise PlanError(f"rule for {self.ops!r}: layers {self.layers!r} is not one of {', '.join(LAYER_KINDS)}")
+        if self.min_tokens < 1 or (self.max_tokens is not None and self.max_tokens < self.min_tokens):
+            raise PlanError(f"rule for {self.ops!r}: token range {self.min_tokens}..{self.max_tokens} is empty")
+
+    def matches(self, names: Iterable[str], kind: str, tokens: int) -> bool:
+        """Whether the rule applies to an op known by any of ``names``."""
+        if self.layers != "any" and self.layers != kind:
+            return False
+        if tokens < self.min_tokens or (self.max_tokens is not None and tokens > self.max_tokens):
+            return False
+        return any(fnmatchcase(name, self.ops) for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapPlan:
+    """Rules in order; the first that matches an op decides its stream, and an op without a rule stays on ``main``."""
+
+    name: str
+    rules: tuple[Rule, ...] = ()
+
+    def stream_of(self, names: Iterable[str], kind: str, tokens: int) -> str:
+        """Stream of an op known by ``names`` (its own and that of the fused op it is part of)."""
+        known = tuple(names)
+        return next((r.stream for r in self.rules if r.matches(known, kind, tokens)), MAIN)
+
+    @property
+    def side_streams(self) -> tuple[str, ...]:
+        """Side streams that the rules name, in order of first mention."""
+        return tuple(dict.fromkeys(r.stream for r in self.rules if r.stream != MAIN))
+
+    def fold(self, side_streams: int) -> OverlapPlan:
+        """The same plan on at most ``side_streams`` side streams: ``side<i>`` becomes ``side<i mod n>``, or ``main`` for 0."""
+        if side_streams < 0:
+            raise PlanError(f"side_streams must be 0 or more, got {side_streams}")
+        rules = tuple(replace(r, stream=_fold(r.stream, side_streams)) for r in self.rules)
+        return self if rules == self.rules else OverlapPlan(f"{self.name}/{side_streams}", rules)
+
+    def check(self, names: Iterable[str]) -> None:
+        """Raise ``PlanError`` if a rule's pattern matches none of the op ``names``."""
+        known = tuple(names)
+        for rule in self.rules:
+            if not any(fnmatchcase(name, rule.ops) for name in known):
+                raise PlanError(f"plan {self.name}: no op matches {rule.ops!r}; the ops are {', '.join(known)}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; see :func:`plan_from_json`."""
+        rules = [
+            {
+                "ops": r.ops,
+                "stream": r.stream,
+                "layers": r.layers,
+                "min_tokens": r.min_tokens,
+                "max_tokens": r.max_tokens,
+            }
+            for r in self.rules
+        ]
+        return {"name": self.name, "rules": rules}
+
+
+def _fold(stream: str, side_streams: int) -> str:
+    if stream == MAIN or side_streams == 0:
+        return MAIN
+    return f"side{int(stream.removeprefix('side')) % side_streams}"
+
+
+def plan_from_json(data: Mapping[str, Any]) -> OverlapPlan:
+    """Build a plan from ``{"name", "rules": [{"ops", "stream", "layers"?, "min_tokens"?, "max_tokens"?}]}``.
+
+    Raises:
+        PlanError: a field is missing, unknown or of the wrong type.
+    """
+    if not isinstance(data, Mapping) or not isinstance(data.get("rules"), list):
+        raise PlanError('an overlap plan is {"name": ..., "rules": [...]}')
+    rules = []
+    for i, entry in enumerate(data["rules"]):
+        if not isinstance(entry, Mapping) or not {"ops", "stream"} <= set(entry):
+            raise PlanError(f"plan rule {i} needs the fields ops and stream")
+        unknown = set(entry) - set(Rule.__slots__)
+        if unknown:
+            raise PlanError(f"plan rule {i} has unknown fields {sorted(unknown)}; it takes {list(Rule.__slots__)}")
+        rules.append(_rule(i, entry))
+    return OverlapPlan(str(data.get("name", "custom")), tuple(rules))
+
+
+def _rule(index: int, entry: Mapping[str, Any]) -> Rule:
+    numbers = {k: entry[k] for k in ("min_tokens", "max_tokens") if entry.get(k) is not None}
+    texts = {k: entry[k] for k in ("ops", "stream", "layers") if k in entry}
+    for key, value in numbers.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise PlanError(f"plan rule {index}: {key} must be a whole number, got {value!r}")
+    for key, value in texts.items():
+        if not isinstance(value, str):
+            raise PlanError(f"plan rule {index}: {key} must be a text, got {value!r}")
+    return Rule(**texts, **numbers)
+
+
+OFF = OverlapPlan("off")
+"""Everything on ``main``: the baseline."""
+
+HIP = OverlapPlan(
+    "hip",
+    (
+        Rule("indexer.compressor.*", "side1"),
+        Rule("compressor.*", "side0"),
+    ),
+)
+"""Main compressor and indexer compressor on side streams, Q/KV on main (sglang #39314, dsv4-spec 6.3)."""
+
+CUDA_TOKEN_GATE = 64
+
+CUDA = OverlapPlan(
+    "cuda",
+    (
+        Rule("kv_norm_rope*", "side0", max_tokens=CUDA_TOKEN_GATE),
+        Rule("indexer.*", "side2", max_tokens=CUDA_TOKEN_GATE),
+        Rule("compressor.*", "side1", max_tokens=CUDA_TOKEN_GATE),
+    ),
+)
+"""KV, compressor and indexer each on a stream of its own, up to 64 tokens a forward (dsv4-spec 6.2)."""
+
+MOE = OverlapPlan("moe", (Rule("moe.shared", "side0"),))
+"""Shared expert beside the routed experts (``SGLANG_ROCM_USE_MULTI_STREAM``)."""
+
+PRESETS: dict[str, OverlapPlan] = {p.name: p for p in (OFF, HIP, CUDA, MOE)}
+
+
+def resolve_plan(setting: str | Mapping[str, Any] | OverlapPlan) -> OverlapPlan:
+    """The plan that a preset name (or several, as ``hip+moe``), plan data or a plan stands for.
+
+    Raises:
+        PlanError: an unknown preset; the text lists those that exist.
+    """
+    if isinstance(setting, OverlapPlan):
+        return setting
+    if isinstance(setting, Mapping):
+        return plan_from_json(setting)
+    parts = setting.split("+")
+    unknown = [p for p in parts if p not in PRESETS]
+    if unknown:
+        raise PlanError(f"unknown overlap plan {unknown[0]!r}; presets are {', '.join(PRESETS)}, joined by +")
+    if len(parts) == 1:
+        return PRESETS[setting]
+    return OverlapPlan(setting, tuple(rule for p in parts for rule in PRESETS[p].rules))

@@ -1,0 +1,5 @@
+"""KV compression, ratio 4 and 128."""
+
+from dsv4_kernels.compress.reference import compress_reference
+
+__all__ = ["compress_reference"]

@@ -1,0 +1,56 @@
+"""KV compression, ratio 4 (overlapping windows of 8) and 128, in plain torch (dsv4-spec 2.9, 5.4)."""
+
+from __future__ import annotations
+
+import torch
+
+from dsv4_kernels.rope import rope_table, rotate_tail
+
+
+def compress_reference(
+    ks: torch.Tensor,
+    state: torch.Tensor,
+    ape: torch.Tensor,
+    norm_weight: torch.Tensor,
+    frequencies: torch.Tensor,
+    eps: float,
+    *,
+    gather_state: torch.Tensor,
+    gather_flat: torch.Tensor,
+    from_flat: torch.Tensor,
+    positions: torch.Tensor,
+    pool: torch.Tensor,
+    rows: torch.Tensor,
+    state_src: torch.Tensor,
+    state_dst: torch.Tensor,
+) -> None:
+    """Emit the entries whose window ends in this forward, then carry the unfinished windows' rows to the state ring.
+
+    ``ks [T, 2 * c]`` float32 holds key and score of this forward's tokens (``c`` = head dim, or twice that for ratio
+    4, halves A and B); ``state [rows, 2 * c]`` the ring of earlier tokens, scores without ``ape [ratio, c]``. Entry
+    ``i`` pools the rows ``ks[gather_flat[i]]`` where ``from_flat[i]`` and ``state[gather_state[i]]`` elsewhere (all
+    int64 or bool ``[n, W]``; a missing row is the state's sentinel with score -inf), per channel, by a softmax over
+    the window. It is normed, rotated at ``positions[i]`` and stored at ``pool[rows[i]]``. Last,
+    ``state[state_dst] = ks[state_src]``.
+    """
+    if rows.numel():
+        window = torch.where(from_flat.unsqueeze(-1), ks[gather_flat], state[gather_state])
+        entry = _pool_window(window, ape, norm_weight.shape[0])
+        entry = entry * torch.rsqrt(entry.square().mean(-1, keepdim=True) + eps) * norm_weight.float()
+        cos, sin = rope_table(positions, frequencies)
+        pool.index_copy_(0, rows, rotate_tail(entry, cos, sin).to(pool.dtype))
+    if state_dst.numel():
+        state.index_copy_(0, state_dst, ks[state_src])
+
+
+def _pool_window(window: torch.Tensor, ape: torch.Tensor, d: int) -> torch.Tensor:
+    """Softmax pooling of ``window [n, W, 2 * c]`` to ``[n, d]``; for ``c == 2 d`` the older half uses its A channels."""
+    keys, scores = window.chunk(2, dim=-1)
+    if keys.shape[-1] == d:
+        scores = scores + ape
+    else:
+        ratio = ape.shape[0]
+        keys = torch.cat((keys[:, :ratio, :d], keys[:, ratio:, d:]), dim=1)
+        bias = torch.cat((ape[:, :d], ape[:, d:]), dim=0)
+        scores = torch.cat((scores[:, :ratio, :d], scores[:, ratio:, d:]), dim=1) + bias
+    return (torch.softmax(scores, dim=1) * keys).sum(1)

@@ -1,0 +1,5 @@
+"""Indexer scores."""
+
+from dsv4_kernels.index_score.reference import index_score_reference
+
+__all__ = ["index_score_reference"]

@@ -1,0 +1,5 @@
+"""Index streams that depend on a top-k."""
+
+from dsv4_kernels.index_streams.reference import csa_stream_reference
+
+__all__ = ["csa_stream_reference"]

@@ -1,0 +1,38 @@
+"""Q head norm + rope, and KV norm + rope + store, in plain torch (dsv4-spec 2.4, 2.5, 5.3)."""
+
+from __future__ import annotations
+
+import torch
+
+from dsv4_kernels.rope import rotate_tail
+
+
+def q_norm_rope_reference(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, eps: float) -> None:
+    """Per head: weightless RMSNorm, then rope on the tail; ``q [T, H, d]`` in place, ``cos, sin [T, rope_dim / 2]``."""
+    y = q.float()
+    y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps)
+    q.copy_(rotate_tail(y, cos, sin))
+
+
+def kv_norm_rope_reference(
+    kv: torch.Tensor, weight: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, eps: float, out: torch.Tensor
+) -> None:
+    """Weighted RMSNorm, then rope on the tail: ``kv [T, d]`` to ``out [T, d]``."""
+    y = kv.float()
+    y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps) * weight.float()
+    out.copy_(rotate_tail(y, cos, sin))
+
+
+def kv_norm_rope_store_reference(
+    kv: torch.Tensor,
+    weight: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    eps: float,
+    pool: torch.Tensor,
+    rows: torch.Tensor,
+) -> None:
+    """As :func:`kv_norm_rope_reference`, stored at ``pool[rows]`` (``pool [rows_L, d]``, ``rows`` int64 ``[T]``)."""
+    y = kv.float()
+    y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps) * weight.float()
+    pool.index_copy_(0, rows, rotate_tail(y, cos, sin).to(pool.dtype))
