@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from dsv4lab.checkpoint.names import expected_tensors
@@ -100,17 +101,23 @@ def _groups(tensors: Iterator[tuple[str, torch.Tensor]], limit: int | None) -> l
 
 
 def _write_tensors(path: Path, groups: list[dict[str, torch.Tensor]]) -> None:
-    metadata = {"format": "pt"}
     if len(groups) == 1:
-        save_file(groups[0], path / SINGLE, metadata)
+        _save(groups[0], path / SINGLE)
         return
     places: dict[str, str] = {}
     for number, group in enumerate(groups, start=1):
         file = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-        save_file(group, path / file, metadata)
+        _save(group, path / file)
         places.update(dict.fromkeys(group, file))
     total = sum(tensor.nbytes for group in groups for tensor in group.values())
     _write_json(path / INDEX, {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))})
+
+
+def _save(tensors: dict[str, torch.Tensor], file: Path) -> None:
+    try:
+        save_file(tensors, file, {"format": "pt"})
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise CheckpointError(f"{file}: cannot be written ({' '.join(str(error).split())})") from None
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:
