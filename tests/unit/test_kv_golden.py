@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from dsv4lab.errors import ConfigError, PoolError
 from dsv4lab.kv.geometry import Geometry
 from dsv4lab.kv.metadata import BatchItem, IndexStream, StepMetadata, build_metadata
