@@ -11,6 +11,7 @@ from dsv4lab.config import checks
 from dsv4lab.env import MAX_QUEUES
 
 PAGE_TOKENS = 256
+MAX_HW_QUEUES = MAX_QUEUES
 DTYPES = ("float32", "bfloat16")
 QUEUE_POLICIES = ("round_robin", "refcount")
 STREAM_KINDS = ("queue", "serial")
@@ -51,7 +52,7 @@ class EngineConfig:
         checks.choice(_SOURCE, "dtype", self.dtype, DTYPES)
         checks.integer(_SOURCE, "seed", self.seed, 0, 2**63 - 1)
         _check_plan(self.plan)
-        checks.integer(_SOURCE, "hw_queues", self.hw_queues, 1, MAX_QUEUES)
+        checks.integer(_SOURCE, "hw_queues", self.hw_queues, 1, MAX_HW_QUEUES)
         checks.choice(_SOURCE, "queue_policy", self.queue_policy, QUEUE_POLICIES)
         if self.side_streams is not None:
             checks.integer(_SOURCE, "side_streams", self.side_streams, 0, 64)
