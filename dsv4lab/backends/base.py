@@ -21,7 +21,7 @@ class Ops(Protocol):
         ...
 
     def rope_table(self, positions: Tensor, frequencies: Tensor, out: Tensor) -> None:
-        """Cosines ``out[:, 0]`` and sines ``out[:, 1]`` of ``positions [T]``; ``out`` float32 ``[T, 2, rope_dim / 2]``."""
+        """Cosines ``out[:, 0]`` and sines ``out[:, 1]`` of ``positions [T]``; float32 ``[T, 2, rope_dim / 2]``."""
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:

@@ -59,6 +59,7 @@ class Runner:
     Raises:
         UnavailableError: a device that this backend does not run on.
         PlanError: the configured plan does not fit the model's ops.
+
     """
 
     def __init__(self, model: ModelConfig, tensors: Named, config: EngineConfig) -> None:
@@ -94,6 +95,7 @@ class Runner:
 
         Raises:
             PlanError: an unknown preset, or a rule that matches no op.
+
         """
         resolved = resolve_plan(plan)
         resolved.check(self._op_names())

@@ -106,7 +106,8 @@ def _list_core(b: OpListBuilder, layer: int, w: AttentionWeights, kind: LayerKin
 def pool_stream(meta: StepMetadata, kind: LayerKind, selected: torch.Tensor | None) -> IndexStream:
     """Pool rows that this forward's tokens read in a layer of ``kind``; ``selected`` is the layer's CSA stream."""
     if kind is LayerKind.CSA:
-        assert meta.csa is not None and selected is not None
+        assert meta.csa is not None
+        assert selected is not None
         return IndexStream(meta.csa.indptr, selected)
     lists = meta.streams if meta.mode == "decode" else meta.prefix
     return lists[int(kind)]
@@ -119,7 +120,7 @@ def _list_output(b: OpListBuilder, w: AttentionWeights, kind: LayerKind) -> None
     y = b.buffer(OUTPUT, c.hidden_size)
     table = table_of(kind)
     rope = rope_view(b, table)
-    grouped = o.flatten(1).unflatten(1, (c.o_groups, -1))
+    grouped = o.view(-1, c.o_groups, c.num_attention_heads // c.o_groups * c.head_dim)
     b.add("inverse_rope", lambda _: b.ops.rotate(o, rope, inverse=True), ("o", table), ("o",))
     b.add("o_a", lambda _: b.ops.grouped_linear(grouped, w.o_a, z), ("o",), ("o_lora",))
     b.add("o_b", lambda _: b.ops.linear(z.flatten(1), w.o_b, y), ("o_lora",), (OUTPUT,))

@@ -27,7 +27,7 @@ class StepInputs:
 
     @property
     def meta(self) -> StepMetadata:
-        """This forward's metadata; an error outside a forward."""
+        """Metadata of the present forward; an error outside one."""
         if self._meta is None:
             raise EngineError("an op ran outside a forward: no metadata is set")
         return self._meta
@@ -83,7 +83,9 @@ class OpListBuilder:
         yield
         self._layer, self._kind = -1, ""
 
-    def buffer(self, name: str, *row_shape: int, dtype: torch.dtype | None = None, rows: int | None = None) -> torch.Tensor:
+    def buffer(
+        self, name: str, *row_shape: int, dtype: torch.dtype | None = None, rows: int | None = None
+    ) -> torch.Tensor:
         """``[tokens, *row_shape]`` (or ``rows`` of them) of arena buffer ``name``."""
         return self.arena.view(name, self.shape.tokens if rows is None else rows, row_shape, dtype or self.dtype)
 

@@ -29,7 +29,8 @@ def list_compressor(b: OpListBuilder, layer: int, w: CompressorWeights, ratio: i
 def list_index_compressor(b: OpListBuilder, layer: int, w: CompressorWeights) -> None:
     """The indexer's compressor of ``layer``: it writes index keys."""
     state, keys = b.pool.index_state[layer], b.pool.index_k[layer]
-    assert state is not None and keys is not None
+    assert state is not None
+    assert keys is not None
     _list(
         b,
         "indexer.compressor",

@@ -33,9 +33,7 @@ def list_pre(b: OpListBuilder, w: HyperConnectionWeights, norm: torch.Tensor, ou
             comb=comb,
         )
 
-    b.add_fused(
-        "mhc_post_pre", b.op("mhc_pre", run_pre, (STREAMS,), ("mhc.mixed", "mhc.post", "mhc.comb"))
-    )
+    b.add_fused("mhc_post_pre", b.op("mhc_pre", run_pre, (STREAMS,), ("mhc.mixed", "mhc.post", "mhc.comb")))
     b.add(
         f"{out.removesuffix('.in')}_norm",
         lambda _: b.ops.rms_norm(mixed, norm, c.rms_norm_eps, target),

@@ -8,6 +8,7 @@ from dsv4lab.kv import pool as resource
 from dsv4lab.model.builder import OpListBuilder
 from dsv4lab.model.rope import COMPRESS_TABLE, rope_view
 from dsv4lab.model.weights import IndexerWeights
+from dsv4lab.overlap.ops import OpFunction
 
 CSA_STREAM = "csa_stream"
 SCORE_BUDGET = 16 << 20  # bytes of scores held at once
@@ -46,7 +47,7 @@ def list_indexer(b: OpListBuilder, layer: int, w: IndexerWeights) -> None:
     b.add("indexer.csa_tail", _csa_tail(b, topk), ("indexer.topk",), (CSA_STREAM,))
 
 
-def _csa_tail(b: OpListBuilder, topk: torch.Tensor):  # type: ignore[no-untyped-def]
+def _csa_tail(b: OpListBuilder, topk: torch.Tensor) -> OpFunction:
     stream = csa_stream_view(b)
     geometry = b.pool.geometry
 

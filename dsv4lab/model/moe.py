@@ -36,12 +36,18 @@ def list_moe(b: OpListBuilder, w: MoeWeights) -> None:
             experts=experts,
         )
 
+    def combine(_: object) -> None:
+        y.copy_(routed + shared)
+
+    def run_shared(_: object) -> None:
+        b.ops.mlp(x, w.shared_w13, w.shared_w2, c.swiglu_limit, shared)
+
     b.add("moe.route", route, (INPUT,), ("moe.weights", "moe.expert_ids"))
-    b.add("moe.shared", lambda _: b.ops.mlp(x, w.shared_w13, w.shared_w2, c.swiglu_limit, shared), (INPUT,), ("moe.shared",))
+    b.add("moe.shared", run_shared, (INPUT,), ("moe.shared",))
     b.add(
         "moe.experts",
         lambda _: b.ops.moe_gemm(x, experts, weights, w.w13, w.w2, c.swiglu_limit, routed),
         (INPUT, "moe.weights", "moe.expert_ids"),
         ("moe.routed",),
     )
-    b.add("moe.combine", lambda _: y.copy_(routed + shared), ("moe.routed", "moe.shared"), (OUTPUT,))  # type: ignore[arg-type, return-value]
+    b.add("moe.combine", combine, ("moe.routed", "moe.shared"), (OUTPUT,))

@@ -52,6 +52,9 @@ def _list_head(b: OpListBuilder, w: ModelWeights) -> None:
     logits = logits_view(b)
     hc = w.hc_head
 
+    def gather(_: object) -> None:
+        last.copy_(x[b.inputs.output_rows])
+
     def collapse(_: object) -> None:
         b.ops.mhc_head(last, hc.fn, hc.base, hc.scale, rms_eps=c.rms_norm_eps, hc_eps=c.hc_eps, out=mixed)
 
@@ -59,7 +62,7 @@ def _list_head(b: OpListBuilder, w: ModelWeights) -> None:
         b.ops.linear(normed, w.head, raw)
         logits.copy_(raw)
 
-    b.add("head.rows", lambda _: last.copy_(x[b.inputs.output_rows]), (STREAMS,), ("head.streams",))  # type: ignore[arg-type, return-value]
+    b.add("head.rows", gather, (STREAMS,), ("head.streams",))
     b.add("mhc_head", collapse, ("head.streams",), ("head.mixed",))
     b.add("head.norm", lambda _: b.ops.rms_norm(mixed, w.norm, c.rms_norm_eps, normed), ("head.mixed",), ("head.in",))
     b.add("lm_head", project, ("head.in",), ("head.out", LOGITS))

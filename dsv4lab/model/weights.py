@@ -6,6 +6,7 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass
 
 import torch
+
 from dsv4lab.config.model import LayerKind, ModelConfig
 
 Tensor = torch.Tensor
@@ -139,7 +140,7 @@ def _attention(config: ModelConfig, tensors: Named, i: int) -> AttentionWeights:
         q_b=tensors.pop(f"{a}.wq_b.weight"),
         kv_norm=tensors.pop(f"{a}.kv_norm.weight"),
         sink=tensors.pop(f"{a}.attn_sink"),
-        o_a=tensors.pop(f"{a}.wo_a.weight").unflatten(0, (config.o_groups, config.o_lora_rank)),
+        o_a=tensors.pop(f"{a}.wo_a.weight").view(config.o_groups, config.o_lora_rank, -1),
         o_b=tensors.pop(f"{a}.wo_b.weight"),
         compressor=None if kind is LayerKind.SWA else _compressor(tensors, f"{a}.compressor"),
         indexer=indexer,

@@ -24,6 +24,7 @@ def audit(ops: Sequence[Op], resources: Resources, arena: Arena) -> None:
 
     Raises:
         HazardError: names the op and the resource.
+
     """
     for op in ops:
         _audit_op(op, resources, Lane("main", arena))

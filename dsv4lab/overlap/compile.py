@@ -30,6 +30,7 @@ def compile_program(
 
     Raises:
         PlanError: a rule matches no op, or ``order`` breaks a dependency.
+
     """
     plan.check(op_names(ops))
     placed = [item for op in ops for item in _place(op, plan, tokens)]

@@ -22,6 +22,7 @@ class Rule:
 
     Raises:
         PlanError: an unknown stream or layer kind, or an empty token range.
+
     """
 
     ops: str
@@ -65,7 +66,7 @@ class OverlapPlan:
         return tuple(dict.fromkeys(r.stream for r in self.rules if r.stream != MAIN))
 
     def fold(self, side_streams: int) -> OverlapPlan:
-        """The same plan on at most ``side_streams`` side streams: ``side<i>`` becomes ``side<i mod n>``, or ``main`` for 0."""
+        """The same plan on at most ``n`` side streams: ``side<i>`` becomes ``side<i mod n>``, or ``main`` if n is 0."""
         if side_streams < 0:
             raise PlanError(f"side_streams must be 0 or more, got {side_streams}")
         rules = tuple(replace(r, stream=_fold(r.stream, side_streams)) for r in self.rules)
@@ -104,8 +105,9 @@ def plan_from_json(data: Mapping[str, Any]) -> OverlapPlan:
 
     Raises:
         PlanError: a field is missing, unknown or of the wrong type.
+
     """
-    if not isinstance(data, Mapping) or not isinstance(data.get("rules"), list):
+    if not isinstance(data.get("rules"), list):
         raise PlanError('an overlap plan is {"name": ..., "rules": [...]}')
     rules = []
     for i, entry in enumerate(data["rules"]):
@@ -165,6 +167,7 @@ def resolve_plan(setting: str | Mapping[str, Any] | OverlapPlan) -> OverlapPlan:
 
     Raises:
         PlanError: an unknown preset; the text lists those that exist.
+
     """
     if isinstance(setting, OverlapPlan):
         return setting

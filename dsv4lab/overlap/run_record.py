@@ -49,7 +49,9 @@ def timeline_of(
     parts = [
         _columns(record, number, names, streams, barriers) for record, number in zip(records, numbers, strict=True)
     ]
-    columns = {k: np.concatenate([p[k] for p in parts]) if parts else np.empty(0, np.int64) for k in _COLUMN_NAMES}
+    columns: dict[str, Any] = {
+        k: np.concatenate([p[k] for p in parts]) if parts else np.empty(0, np.int64) for k in _COLUMN_NAMES
+    }
     return Timeline.build(
         **columns,
         names=tuple(names),

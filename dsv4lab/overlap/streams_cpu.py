@@ -77,6 +77,7 @@ class QueueStreams:
         Raises:
             EngineError: the streams are closed.
             Exception: what the first failing op raised; the packets behind it were skipped.
+
         """
         if self._closed:
             raise EngineError("these queue streams are closed")
@@ -151,7 +152,7 @@ def _execute(packet: _Packet, run: _Run) -> None:
     if not run.failure:
         try:
             packet.run(packet.lane)
-        except BaseException as error:  # handed to the caller of run()
+        except BaseException as error:  # noqa: BLE001 - handed to the caller of run()
             run.failure.append(error)
     run.end[i] = time.perf_counter_ns()
     if packet.signals:

@@ -16,6 +16,7 @@ class QueuePool:
 
     Raises:
         UsageError: an unknown policy or a limit below 1.
+
     """
 
     def __init__(self, limit: int, policy: str = "round_robin") -> None:

@@ -7,7 +7,9 @@ import torch
 BLOCK_TOKENS = 32
 
 
-def padded_rows(indices: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def padded_rows(
+    indices: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of a block of tokens as ``int64 [B, L]`` with a validity mask, -1 entries masked.
 
     Masked places repeat a valid row of the same token (row 0 if it has none), so that they never touch rows which no
@@ -28,9 +30,10 @@ def padded_rows(indices: torch.Tensor, starts: torch.Tensor, lengths: torch.Tens
 def attend(
     q: torch.Tensor, kv: torch.Tensor, mask: torch.Tensor, sink: torch.Tensor, scale: float, out: torch.Tensor
 ) -> None:
-    """Attention with K = V and a sink in the denominator: ``q [B, H, d]``, ``kv [B, L, d]``, ``mask [B, L]`` to ``out [B, H, d]``.
+    """Attention with K = V and a sink in the denominator, into ``out [B, H, d]``.
 
-    The stabiliser is ``max(scores, sink)``, so a token without rows gives zeros.
+    ``q [B, H, d]``, ``kv [B, L, d]``, ``mask [B, L]``, ``sink [H]``. The stabiliser
+    is ``max(scores, sink)``, so a token without rows gives zeros.
     """
     keys = kv.float()
     if not bool(mask.any(1).all()):

@@ -54,7 +54,8 @@ def rotate_tail(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, invers
     c, s = cos.view(shape), sin.view(shape)
     if inverse:
         s = -s
-    pairs = x[..., x.shape[-1] - 2 * half :].unflatten(-1, (half, 2))
+    tail = x[..., x.shape[-1] - 2 * half :]
+    pairs = tail.view(*tail.shape[:-1], half, 2)
     even, odd = pairs[..., 0], pairs[..., 1]
     turned = torch.stack((even * c - odd * s, even * s + odd * c), dim=-1)
     pairs.copy_(turned)

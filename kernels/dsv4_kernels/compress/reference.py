@@ -44,7 +44,7 @@ def compress_reference(
 
 
 def _pool_window(window: torch.Tensor, ape: torch.Tensor, d: int) -> torch.Tensor:
-    """Softmax pooling of ``window [n, W, 2 * c]`` to ``[n, d]``; for ``c == 2 d`` the older half uses its A channels."""
+    """Pooling of ``window [n, W, 2 * c]`` to ``[n, d]``; for ``c == 2 d`` the older half gives its A channels."""
     keys, scores = window.chunk(2, dim=-1)
     if keys.shape[-1] == d:
         scores = scores + ape

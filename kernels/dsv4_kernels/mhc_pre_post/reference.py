@@ -48,7 +48,7 @@ def mhc_pre_reference(
     m = _mix(x, fn, rms_eps)
     pre = torch.sigmoid(m[:, :n] * scale[0] + base[:n]) + hc_eps
     post.copy_(2.0 * torch.sigmoid(m[:, n : 2 * n] * scale[1] + base[n : 2 * n]))
-    logits = (m[:, 2 * n :] * scale[2] + base[2 * n :]).unflatten(1, (n, n))
+    logits = (m[:, 2 * n :] * scale[2] + base[2 * n :]).view(-1, n, n)
     comb.copy_(sinkhorn_reference(logits, iters, hc_eps))
     out.copy_((pre.unsqueeze(-1) * x.float()).sum(1))
 

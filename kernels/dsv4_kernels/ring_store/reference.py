@@ -6,5 +6,5 @@ import torch
 
 
 def ring_store_reference(kv: torch.Tensor, src: torch.Tensor, pool: torch.Tensor, dst: torch.Tensor) -> None:
-    """``pool[dst] = kv[src]``: ``kv [T, d]``, ``pool [rows_L, d]``, ``src`` and ``dst`` int64 ``[M]`` without repeats in ``dst``."""
+    """``pool[dst] = kv[src]``: ``kv [T, d]``, ``pool [rows_L, d]``, int64 ``src``, ``dst [M]``."""
     pool.index_copy_(0, dst, kv[src].to(pool.dtype))

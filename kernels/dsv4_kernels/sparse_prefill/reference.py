@@ -19,7 +19,7 @@ def sparse_prefill_reference(
     scale: float,
     out: torch.Tensor,
 ) -> None:
-    """As ``sparse_decode``, with one softmax over pool rows (prefix) and rows of this forward's ``kv [T, d]`` (extend)."""
+    """As ``sparse_decode``, with one softmax over pool rows (prefix) and rows of this forward's ``kv [T, d]``."""
     prefix_starts, prefix_lengths = prefix_indptr[:-1].long(), (prefix_indptr[1:] - prefix_indptr[:-1]).long()
     extend_starts, extend_lengths = extend_indptr[:-1].long(), (extend_indptr[1:] - extend_indptr[:-1]).long()
     for a in range(0, q.shape[0], BLOCK_TOKENS):
