@@ -20,7 +20,8 @@ def decode_scale(scale: torch.Tensor, name: str) -> torch.Tensor:
         exponents = scale.view(torch.uint8)
         if bool((exponents == _E8M0_NAN).any()):
             raise CheckpointError(f"{name}: holds an e8m0 scale of 255, which is not a number")
-        return torch.ldexp(torch.ones((), dtype=torch.float32), exponents.to(torch.int32) - _E8M0_BIAS)
+        powers = torch.tensor([2.0 ** (code - _E8M0_BIAS) for code in range(_E8M0_NAN)], dtype=torch.float32)
+        return powers[exponents.to(torch.int64)]
     if scale.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise CheckpointError(f"{name}: scales are stored as {scale.dtype}, expected e8m0 or a float type")
     values = scale.float()
