@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import random
 import shutil
 import sys
 import zlib
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import settings
 
 from dsv4lab.env import VARIABLES
+from dsv4lab.host import cpu_name, usable_cores
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -83,6 +90,27 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests see none of the variables that the developer's shell may have set."""
     for variable in VARIABLES.values():
         monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.fixture
+def record_figure(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """``record_figure(name, value, unit, **detail)`` of a ``bench`` test: printed, and added to bench-results/."""
+
+    def record(name: str, value: float, unit: str, **detail: Any) -> None:
+        figure = {"name": name, "value": value, "unit": unit, **detail, "test": request.node.nodeid, **_machine()}
+        print(f"\n{name}: {value:.4g} {unit}")
+        folder = ROOT / "bench-results"
+        folder.mkdir(exist_ok=True)
+        with (folder / "figures.jsonl").open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(figure) + "\n")
+
+    return record
+
+
+def _machine() -> dict[str, Any]:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    versions = {name: metadata.version(name) for name in ("numpy", "torch")}
+    return {"cpu": cpu_name(), "cores": usable_cores(), "python": platform.python_version(), **versions, "at": now}
 
 
 @pytest.fixture(scope="session")

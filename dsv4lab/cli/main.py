@@ -37,12 +37,23 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 
+class TopParser(Parser):
+    """The parser of ``dsv4lab`` itself. Its help lists the commands, and only then imports them all."""
+
+    def format_help(self) -> str:
+        """The help text with one line per command."""
+        rows = [f"  {name:<8}{load_command(name).help}" for name in COMMANDS]
+        self.epilog = (
+            "commands:\n" + "\n".join(rows) + "\n\ndsv4lab COMMAND --help shows a command's arguments and examples"
+        )
+        return super().format_help()
+
+
 def load_command(name: str) -> Command:
     """The command called ``name``."""
     module, _, attribute = COMMANDS[name].partition(":")
-    command = getattr(importlib.import_module(module), attribute)()
-    assert isinstance(command, Command)
-    return command
+    kind: type[Command] = getattr(importlib.import_module(module), attribute)
+    return kind()
 
 
 def command_parser(command: Command) -> Parser:
@@ -59,13 +70,12 @@ def command_parser(command: Command) -> Parser:
     return parser
 
 
-def top_parser(*, listing: bool = True) -> Parser:
-    """The parser of ``dsv4lab`` itself; with ``listing`` its help lists the commands, which imports them all."""
-    parser = Parser(
+def top_parser() -> Parser:
+    """The parser of the words up to the command's name."""
+    parser = TopParser(
         prog="dsv4lab",
         usage="dsv4lab [--version] [--debug] COMMAND ...",
         description="An interactive lab for the unified-KV DeepSeek-V4 runtime.",
-        epilog=_command_list() if listing else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -102,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(words: list[str]) -> int:
     at = next((i for i, word in enumerate(words) if not word.startswith("-")), len(words))
-    parser = top_parser(listing=at == len(words))
+    parser = top_parser()
     options = parser.parse_args(words[: at + 1])
     if options.command is None:
         parser.print_help()
@@ -117,7 +127,7 @@ def _report(error: Exception, exit_code: int, debug: bool) -> int:
     if debug:
         traceback.print_exception(error, file=sys.stderr)
     text = " ".join(str(error).split())
-    if not isinstance(error, LabError):
+    if not isinstance(error, LabError | OSError):  # a full disk is no defect of ours
         text = f"internal error: {type(error).__name__}: {text} (run again with --debug for the traceback)"
     print(f"dsv4lab: error: {text}", file=sys.stderr)  # noqa: T201 - the one place where errors are printed
     return exit_code
@@ -125,8 +135,3 @@ def _report(error: Exception, exit_code: int, debug: bool) -> int:
 
 def _examples(lines: Sequence[str]) -> str | None:
     return "examples:\n" + textwrap.indent("\n".join(lines), "  ") if lines else None
-
-
-def _command_list() -> str:
-    rows = [f"  {name:<8}{load_command(name).help}" for name in COMMANDS]
-    return "commands:\n" + "\n".join(rows) + "\n\nrun `dsv4lab COMMAND --help` for a command's arguments and examples"

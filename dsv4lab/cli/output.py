@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from rich import box
 from rich.console import Console
@@ -16,28 +16,35 @@ from rich.table import Table
 from rich.text import Text
 from rich.theme import Theme
 
-# ANSI names only: each terminal shows its own, legible on its own background. Nothing is told by colour alone.
+# ANSI names only, so that each terminal shows its own; yellow, blue and bright black are left out because common light
+# or dark themes swallow them. Nothing is told by colour alone.
 THEME = Theme(
     {
         "lab.title": "bold",
         "lab.head": "bold",
         "lab.key": "cyan",
         "lab.good": "green",
-        "lab.warn": "yellow",
+        "lab.warn": "magenta",
         "lab.bad": "bold red",
-        "lab.side": "magenta",
-        "bar.back": "bright_black",
+        "lab.side": "cyan",
+        "bar.back": "dim",
         "bar.complete": "cyan",
         "bar.finished": "green",
         "bar.pulse": "cyan",
-        "progress.elapsed": "bright_black",
+        "progress.elapsed": "dim",
         "progress.download": "none",
         "progress.spinner": "cyan",
     }
 )
 
-Advance = Callable[..., None]
-"""``advance(steps=1, note=None)``: so many steps are done; ``note`` replaces the label."""
+_BOUNDLESS = 10_000  # columns
+
+
+class Advance(Protocol):
+    """What a progress bar gives its block."""
+
+    def __call__(self, steps: int = 1, note: str | None = None) -> None:
+        """``steps`` more are done; ``note`` replaces the label."""
 
 
 def console(file: IO[str] | None = None) -> Console:
@@ -63,15 +70,18 @@ def table(
 
     Cells may hold rich markup in the theme's styles, such as ``[lab.good]+3.4 %[/]``.
     """
-    grid = Table(
-        box=box.SIMPLE_HEAD, title=title or None, title_style="lab.title", title_justify="left", pad_edge=False
-    )
+    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    if title:
+        grid.title, grid.title_style, grid.title_justify = title, "lab.title", "left"
     for at, name in enumerate(columns):
         grid.add_column(name, header_style="lab.head", justify="left" if at < left else "right", no_wrap=True)
     for row in rows:
         grid.add_row(*row)
     out = console()
-    out.print(grid, width=max(out.width, out.measure(grid).maximum))
+    boundless = out.options.update(width=_BOUNDLESS)
+    out.width = max(out.width, out.measure(grid, options=boundless).maximum)
+    out.print(grid)
+    out.print()
 
 
 def note(text: str, *, style: str = "") -> None:
@@ -83,24 +93,39 @@ def note(text: str, *, style: str = "") -> None:
 def progress(total: int | None, label: str, *, force: bool = False) -> Iterator[Advance]:
     """A progress bar on standard error while the block runs; gone when it ends.
 
-    ``total`` is the number of steps, None when it is not known. Shown only on a terminal unless ``force``.
+    ``total`` is the number of steps, None when it is not known. Off a terminal nothing is shown, unless ``force``:
+    then each advance is a line.
     """
     screen = console(sys.stderr)
-    shown = force or screen.is_terminal
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=screen, transient=True, disable=not shown) as bar:
+    if not screen.is_terminal:
+        yield _line_by_line(total, label) if force else _silent
+        return
+    text = TextColumn("{task.description}")
+    columns = (SpinnerColumn(), text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=screen, transient=True) as bar:
         task = bar.add_task(label, total=total)
 
         def advance(steps: int = 1, note: str | None = None) -> None:
             bar.update(task, advance=steps, description=label if note is None else note)
 
         yield advance
+
+
+def _silent(steps: int = 1, note: str | None = None) -> None:
+    pass
+
+
+def _line_by_line(total: int | None, label: str) -> Advance:
+    done = 0
+
+    def advance(steps: int = 1, note: str | None = None) -> None:
+        nonlocal done
+        done += steps
+        text = label if note is None else note
+        sys.stderr.write(f"[{done}/{'?' if total is None else total}] {text}\n")
+        sys.stderr.flush()
+
+    return advance
 
 
 def _finite(obj: Any) -> Any:

@@ -1,0 +1,159 @@
+"""``dsv4lab doctor``: what is installed, which devices there are, which settings are in force and why."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from importlib import metadata
+from typing import Any
+
+from rich.markup import escape
+
+from dsv4lab import host
+from dsv4lab._version import __version__
+from dsv4lab.cli.base import Command
+from dsv4lab.cli.output import console, emit_json, table
+from dsv4lab.config.resolve import DeviceFacts, DeviceKind, ResolvedSettings, resolve
+from dsv4lab.env import VARIABLES, EnvSettings, read_env
+from dsv4lab.units import bytes_text
+
+REQUIRED = ("numpy", "msgspec", "rich", "torch", "safetensors", "plotly")
+OPTIONAL = ("triton", "amd-aiter", "transformers", "jupyterlab", "ipywidgets", "tensorboard", "torch-tb-profiler")
+BLACKWELL = 10  # compute capability from which the overlap gate is wider
+
+_READ_ON = {
+    "gpu_max_hw_queues": (DeviceKind.CPU, DeviceKind.HIP),
+    "cuda_device_max_connections": (DeviceKind.CUDA,),
+    "use_aiter": (DeviceKind.HIP,),
+    "unified_kv_fp8": (DeviceKind.CUDA, DeviceKind.HIP),
+}
+"""Where a variable that only some devices read is read."""
+
+
+class DoctorCommand(Command):
+    """Say what this machine and this environment are."""
+
+    name = "doctor"
+    help = "what is installed, which devices there are, which settings are in force and where each came from"
+    examples = (
+        "dsv4lab doctor",
+        "dsv4lab doctor --json",
+        "dsv4lab doctor --device hip",
+    )
+
+    def prepare(self, parser: argparse.ArgumentParser) -> None:
+        """Argument: the device whose settings are wanted."""
+        parser.add_argument(
+            "--device",
+            choices=[kind.value for kind in DeviceKind],
+            default=DeviceKind.CPU.value,
+            help="kind of device whose settings are shown (default: cpu)",
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Print the findings; always 0. A malformed environment variable is an error, as in every command."""
+        env = read_env()
+        kind = DeviceKind(args.device)
+        devices, problems = find_devices()
+        blackwell = any(d["kind"] == kind and d["blackwell"] for d in devices)
+        settings = resolve(DeviceFacts(kind, blackwell), env)
+        findings = {
+            "dsv4lab": __version__,
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "cpu": host.cpu_name(),
+            "cores": host.usable_cores(),
+            "memory_bytes": host.memory_bytes(),
+            "packages": {name: _installed(name) for name in REQUIRED + OPTIONAL},
+            "devices": devices,
+            "device": kind.value,
+            "environment": env.in_force(),
+            "settings": settings.to_json(),
+            "warnings": problems + warnings_of(kind, env, settings, devices),
+        }
+        if args.json:
+            emit_json(findings)
+        else:
+            _show(findings)
+        return 0
+
+
+def find_devices() -> tuple[list[dict[str, Any]], list[str]]:
+    """The devices: ``kind``, ``name``, ``memory_bytes``, ``blackwell`` each; and what kept us from asking for GPUs."""
+    cpu = {"kind": "cpu", "name": host.cpu_name(), "memory_bytes": host.memory_bytes(), "blackwell": False}
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # OSError: a library that torch links to is missing
+        return [cpu], [f"torch cannot be imported: {' '.join(str(error).split())}"]
+    gpus = []
+    for at in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        facts = torch.cuda.get_device_properties(at)
+        kind = DeviceKind.HIP if torch.version.hip else DeviceKind.CUDA
+        blackwell = kind is DeviceKind.CUDA and facts.major >= BLACKWELL
+        memory = facts.total_memory
+        gpus.append({"kind": kind.value, "name": facts.name, "memory_bytes": memory, "blackwell": blackwell})
+    return [cpu, *gpus], []
+
+
+def warnings_of(
+    kind: DeviceKind, env: EnvSettings, settings: ResolvedSettings, devices: list[dict[str, Any]]
+) -> list[str]:
+    """What the reader may have expected otherwise, one sentence each."""
+    found = [f"{name} is not installed: pip install {name}" for name in REQUIRED if _installed(name) is None]
+    for field, kinds in _READ_ON.items():
+        if getattr(env, field) is not None and kind not in kinds:
+            read_on = " and ".join(k.value for k in kinds)
+            found.append(f"{VARIABLES[field]} is set, and is not read on {kind.value} (only on {read_on})")
+    backend = settings.attention_backend.value
+    if backend not in (None, "unified_kv_triton"):
+        variable = VARIABLES["flashmla_backend"]
+        found.append(f"{variable} is {backend}: this lab has the unified KV layout only, and ignores it")
+    if not any(device["kind"] == kind for device in devices):
+        found.append(f"there is no {kind.value} device here: its settings are shown as they would be")
+    gpus = [device["name"] for device in devices if device["kind"] != DeviceKind.CPU]
+    if gpus:
+        found.append(f"{', '.join(gpus)}: this version runs the model on the CPU device only")
+    queues, cores = settings.hw_queues.value, host.usable_cores()
+    if kind is DeviceKind.CPU and queues > cores:
+        found.append(f"{queues} hardware queues are {queues} threads on {cores} cores: at most {cores} ops run at once")
+    return found
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _show(findings: dict[str, Any]) -> None:
+    out = console()
+    memory = findings["memory_bytes"]
+    out.print(
+        f"[lab.title]dsv4lab {findings['dsv4lab']}[/]  Python {findings['python']}  {escape(findings['platform'])}"
+    )
+    size = f", {bytes_text(memory)}" if memory else ""
+    out.print(f"{escape(findings['cpu'])}, {findings['cores']} usable cores{size}\n")
+    table(["package", "version"], [_package(*item) for item in findings["packages"].items()], left=2)
+    rows = [[escape(d["name"]), d["kind"], bytes_text(d["memory_bytes"] or 0)] for d in findings["devices"]]
+    table(["device", "kind", "memory"], rows, left=2)
+    settings = findings["settings"].items()
+    rows = [[name, escape(_value(s["value"])), _origin(s["origin"])] for name, s in settings]
+    table([f"setting on {findings['device']}", "value", "from"], rows, left=3)
+    for warning in findings["warnings"]:
+        out.print(f"[lab.warn]warning:[/] {escape(warning)}")
+
+
+def _package(name: str, version: str | None) -> list[str]:
+    missing = "[lab.bad]missing[/]" if name in REQUIRED else "not installed"
+    return [name, missing if version is None else version]
+
+
+def _origin(origin: str) -> str:
+    return origin if origin == "default" else f"[lab.key]{escape(origin)}[/]"
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "none"
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
