@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ from dsv4lab.overlap.streams_cpu import QueueStreams
 from dsv4lab.timeline.program import StreamProgram
 
 MAX_CACHED_SHAPES = 128
+MAX_CACHED_PLANS = 8
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -44,11 +45,11 @@ class ForwardResult:
 
 @dataclass(slots=True, eq=False)
 class _ShapeEntry:
-    """The op list of one shape and its program under the present plan."""
+    """The op list of one shape and its programs under the plans used lately."""
 
     ops: list[Op]
     logits: torch.Tensor
-    compiled: CompiledProgram | None = None
+    compiled: OrderedDict[OverlapPlan, CompiledProgram] = field(default_factory=OrderedDict)
 
 
 class Runner:
@@ -100,8 +101,6 @@ class Runner:
         resolved = resolve_plan(plan)
         resolved.check(self._op_names())
         self._plan = resolved
-        for entry in self._shapes.values():
-            entry.compiled = None
 
     @property
     def plan(self) -> OverlapPlan:
@@ -171,9 +170,13 @@ class Runner:
         return entry
 
     def _compiled(self, entry: _ShapeEntry, mode: Mode, tokens: int) -> CompiledProgram:
-        if entry.compiled is None:
-            entry.compiled = compile_program(entry.ops, self._plan, mode, tokens)
-        return entry.compiled
+        compiled = entry.compiled.get(self._plan)
+        if compiled is None:
+            compiled = entry.compiled[self._plan] = compile_program(entry.ops, self._plan, mode, tokens)
+            if len(entry.compiled) > MAX_CACHED_PLANS:
+                entry.compiled.popitem(last=False)
+        entry.compiled.move_to_end(self._plan)
+        return compiled
 
     def _op_names(self) -> tuple[str, ...]:
         both = [*self.op_list("decode", 1), *self.op_list("prefill", 1)]
