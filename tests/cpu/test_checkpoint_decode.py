@@ -155,7 +155,8 @@ def test_quantised_checkpoint(tmp_path: Path, fp4: str) -> None:
     for name, weight in weights.items():
         assert loaded[name].shape == weight.shape
         error = (loaded[name] - weight).abs().max() / weight.abs().max() if weight.is_floating_point() else 0
-        limit = 0.2 if ".experts." in name else 0.04 if tensors[name].dtype == torch.float8_e4m3fn else 0
+        # Half a step at the top of a block: e2m1 steps from 4 to 6, e4m3 by an eighth.
+        limit = 1 / 6 + 1e-6 if ".experts." in name else 1 / 16 if tensors[name].dtype == torch.float8_e4m3fn else 0
         assert error <= limit, name
 
 
