@@ -1,0 +1,248 @@
+"""The engine as a notebook holds it: one worker process behind calls that either answer or raise, and never hang."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, get_args
+
+from dsv4lab.config.engine import OverlapSetting
+from dsv4lab.engine import messages as m
+from dsv4lab.engine.core import ClientCore
+from dsv4lab.engine.gather import gather
+from dsv4lab.engine.handle import OnEnd, OnToken, RequestHandle
+from dsv4lab.engine.link import OnProgress
+from dsv4lab.engine.load import ContinuousLoad, check_room
+from dsv4lab.engine.payloads import unpack_timeline
+from dsv4lab.engine.profiling import own_load_profile, record
+from dsv4lab.engine.prompts import batch, positive, synthetic, whole
+from dsv4lab.engine.prompts import plain as as_prompt
+from dsv4lab.engine.request import SamplingParams
+from dsv4lab.engine.results import GenerateResult, Profile
+from dsv4lab.engine.scheduler import Mode
+from dsv4lab.engine.settings import changed_by
+from dsv4lab.errors import EngineError, UsageError
+from dsv4lab.overlap.plan import OverlapPlan, resolve_plan
+from dsv4lab.timeline.program import StreamProgram
+from dsv4lab.timeline.records import PoolSnapshot, QueryReads
+
+
+class EngineClient(ClientCore):
+    """An engine in a worker process of its own, started when the client is made.
+
+    Plan, side streams and queue policy change between two forwards; the number of hardware queues and environment
+    variables are read when a process starts, so changing them restarts the worker behind this object, and requests in
+    flight go on from the tokens that they have. When the worker dies, waiting calls and requests in flight raise
+    ``WorkerDiedError`` and so do later calls, until :meth:`restart`. Callbacks run one at a time on a thread of their
+    own; an exception in one is logged and kept in :attr:`callback_errors`. All methods may be called from any thread.
+    """
+
+    _load: ContinuousLoad | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = f"pid {self.pid}" if self.alive else "no worker"
+        c = self._config
+        return f"<EngineClient {c.model} on {c.device}, plan {self.plan.name}, {c.hw_queues} hardware queues, {state}>"
+
+    def generate(
+        self,
+        prompts: Iterable[Any],
+        *,
+        max_new_tokens: int = 32,
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+        on_token: Callable[[int, int], object] | None = None,
+        timeout_s: float | None = None,
+    ) -> GenerateResult:
+        """Run one prompt or several together to their ends.
+
+        ``sampling`` is one for all, or one per prompt; ``on_token`` is called with the prompt's place and each token.
+        Raises ``RequestError`` for a prompt that cannot run, ``TimeoutExceededError`` when ``timeout_s`` is over or the
+        worker falls silent, and the error that a request ended with; the other requests are aborted then.
+        """
+        rows = batch(prompts)
+        per_row = _per_prompt(sampling, len(rows))
+        specs = [self._spec(row, max_new_tokens, params) for row, params in zip(rows, per_row, strict=True)]
+        on_tokens = [partial(on_token, i) if on_token is not None else None for i in range(len(specs))]
+        handles = self._submit(specs, on_tokens)
+        result = gather(handles, timeout_s)
+        self._callbacks.flush(self.stall_s)
+        return result
+
+    def submit(
+        self,
+        prompt: Iterable[Any],
+        *,
+        max_new_tokens: int = 32,
+        sampling: SamplingParams | None = None,
+        on_token: OnToken | None = None,
+    ) -> RequestHandle:
+        """Start one request and return at once. ``on_token`` is called with each token."""
+        spec = self._spec(as_prompt(prompt), max_new_tokens, sampling or SamplingParams())
+        (handle,) = self._submit([spec], [on_token])
+        return handle
+
+    def load(
+        self,
+        concurrency: int,
+        prompt_tokens: int = 256,
+        max_new_tokens: int = 32,
+        seed: int = 0,
+        *,
+        profile: bool = False,
+        on_token: Callable[[int, int], object] | None = None,
+        timeout_s: float | None = None,
+    ) -> GenerateResult:
+        """Run ``concurrency`` synthetic greedy requests together; a seed's prompt ``i`` is the same at any concurrency.
+
+        With ``profile`` the result has the timeline of all forwards meanwhile. Raises ``UsageError`` if so many
+        requests cannot be in flight at once.
+        """
+        check_room(self.limits, concurrency, positive(prompt_tokens, "prompt_tokens") + max_new_tokens)
+        rows = synthetic(self.limits.vocab_size, concurrency, prompt_tokens, seed)
+        run = partial(self.generate, rows, max_new_tokens=max_new_tokens, on_token=on_token, timeout_s=timeout_s)
+        if not profile:
+            return run()
+        result, recorded = record(self._link, run)
+        return replace(result, timeline=unpack_timeline(recorded.timeline))
+
+    def profile(
+        self, steps: int = 20, *, concurrency: int | None = None, prompt_tokens: int = 256, timeout_s: float = 300.0
+    ) -> Profile:
+        """Record the next ``steps`` forwards, fewer if the engine runs out of work.
+
+        With nothing in flight, or with ``concurrency`` given, it decodes a synthetic load of its own (``concurrency``
+        requests, 1 by default) and records ``steps`` of its decode forwards.
+        """
+        steps = positive(steps, "steps")
+        if concurrency is None and len(self._live):
+            pending = self._link.begin(lambda call: m.Record(call, steps, until_idle=True))
+            recorded = pending.wait(m.Recorded, timeout_s)
+            if recorded.program is not None:
+                return Profile(unpack_timeline(recorded.timeline), recorded.program, recorded.steps)
+        return own_load_profile(self, self._link, steps, concurrency or 1, prompt_tokens, timeout_s)
+
+    def start_load(
+        self, concurrency: int, *, prompt_tokens: int = 256, max_new_tokens: int = 256, seed: int = 0
+    ) -> None:
+        """Keep ``concurrency`` synthetic requests in flight until :meth:`stop_load`; replaces a load that runs."""
+        check_room(self.limits, concurrency, positive(prompt_tokens, "prompt_tokens") + max_new_tokens)
+        self.stop_load()
+        rows = synthetic(self.limits.vocab_size, concurrency, prompt_tokens, seed)
+        submit = partial(self._submit_one, max_new_tokens)
+        self._load = ContinuousLoad(submit, rows, self.stall_s)
+
+    def stop_load(self) -> None:
+        """End the load of :meth:`start_load`, if there is one, and wait for its requests to end."""
+        load, self._load = self._load, None
+        if load is not None:
+            load.stop()
+
+    def set_plan(self, plan: OverlapSetting | OverlapPlan) -> None:
+        """Use ``plan`` (preset name, plan data or plan) from the next forward on.
+
+        Raises ``PlanError`` if it is unknown or does not fit the model's ops; the old one stays then.
+        """
+        resolved = resolve_plan(plan)
+        self._replan(plan=plan if isinstance(plan, str) else resolved.to_json())
+
+    def set_side_streams(self, side_streams: int | None) -> None:
+        """Fold the plan onto so many side streams from the next forward on; None: as it says."""
+        self._replan(side_streams=side_streams)
+
+    def set_queue_policy(self, policy: str) -> None:
+        """Map streams to hardware queues by ``policy`` from the next forward on."""
+        with self._changing:
+            config = replace(self._config, queue_policy=policy)
+            self._link.call(lambda call: m.SetPolicy(call, policy), m.Done)
+            self._config = config
+
+    def set_hw_queues(self, hw_queues: int, progress: OnProgress | None = None) -> None:
+        """Restart the worker with so many hardware queues; requests in flight go on in the new one."""
+        self._restart(partial(replace, hw_queues=hw_queues), {}, progress)
+
+    def set_env(self, changes: Mapping[str, str | None], progress: OnProgress | None = None) -> None:
+        """Restart the worker with these environment variables (None: unset); see :meth:`set_hw_queues`.
+
+        ``GPU_MAX_HW_QUEUES`` and its kin set what they set at a start. Raises ``EnvError`` on a malformed value.
+        """
+        self._restart(partial(changed_by, changes), changes, progress)
+
+    def restart(self, progress: OnProgress | None = None) -> None:
+        """Start a new worker with the same settings, whether the old one is alive or dead."""
+        self._restart(lambda config: config, {}, progress)
+
+    def status(self) -> dict[str, Any]:
+        """What the engine is doing, for people and dashboards. Does not raise when the worker is dead."""
+        c = self._config
+        own = {
+            "alive": self.alive,
+            "pid": self.pid,
+            "error": str(self._link.error) if self._link.error is not None else None,
+            "model": c.model,
+            "device": c.device,
+            "plan": self.plan.name,
+            "side_streams": c.side_streams,
+            "hw_queues": c.hw_queues,
+            "queue_policy": c.queue_policy,
+            "in_flight": len(self._live),
+            "dropped_updates": self._callbacks.dropped,
+        }
+        if not self.alive:
+            return own
+        return {**self._link.call(m.GetStatus, m.Info).value, **own}
+
+    def ops(self) -> list[dict[str, Any]]:
+        """Every op of a decode forward, in program order: ``name``, ``layer``, ``kind``, ``parts``."""
+        ops: list[dict[str, Any]] = self._link.call(m.GetOps, m.Info).value["ops"]
+        return ops
+
+    def program(self, mode: Mode = "decode", tokens: int = 1) -> StreamProgram:
+        """The compiled program of a ``prefill`` or ``decode`` forward of ``tokens`` tokens under the plan in force."""
+        if mode not in get_args(Mode):
+            raise UsageError(f"mode is {mode!r}: it takes prefill or decode")
+        tokens = whole(tokens, "tokens")
+        top = self._config.chunked_prefill_size if mode == "prefill" else self.limits.max_requests
+        if not 1 <= tokens <= top:
+            raise UsageError(f"tokens is {tokens!r}: a {mode} forward here takes 1 to {top}")
+        return self._link.call(lambda call: m.GetProgram(call, mode, tokens), m.Program).program
+
+    def pool_snapshot(self) -> PoolSnapshot:
+        """Who holds which slots and pages, between two forwards."""
+        return self._link.call(m.GetSnapshot, m.Snapshot).snapshot
+
+    def query_reads(self, request_id: int, position: int, layer: int) -> QueryReads:
+        """Pool rows that the query at ``position`` of a running request reads in ``layer``."""
+        numbers = (("request_id", request_id), ("position", position), ("layer", layer))
+        plain = [whole(value, name) for name, value in numbers]
+        return self._link.call(lambda call: m.GetReads(call, *plain), m.Reads).reads
+
+    def close(self) -> None:
+        """End the worker and whatever is in flight. Later calls raise ``EngineError``."""
+        load, self._load = self._load, None
+        if load is not None:
+            load.forget()
+        self._link.close()
+        self._live.fail(EngineError("the client was closed"))
+        self._callbacks.close()
+
+    def _submit_one(self, max_new_tokens: int, prompt: tuple[int, ...], on_end: OnEnd) -> RequestHandle:
+        (handle,) = self._submit([self._spec(prompt, max_new_tokens, SamplingParams())], [None], on_end)
+        return handle
+
+
+def _per_prompt(sampling: SamplingParams | Sequence[SamplingParams] | None, count: int) -> Sequence[SamplingParams]:
+    if sampling is None or isinstance(sampling, SamplingParams):
+        return [sampling or SamplingParams()] * count
+    if len(sampling) != count:
+        raise UsageError(f"sampling has {len(sampling)} entries for {count} prompts: give one for all, or one each")
+    return sampling

@@ -1,0 +1,134 @@
+"""The engine loop: one forward at a time, from the scheduler's choice to the tokens it gave."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from dsv4lab.engine.messages import Failed, Finished, Progress, failure
+from dsv4lab.engine.protocol import ForwardResult, ModelRunner
+from dsv4lab.engine.request import FinishReason, Limits, RequestSpec
+from dsv4lab.engine.sampler import sample
+from dsv4lab.engine.scheduler import Chunk, Outcome, Scheduler, Step
+from dsv4lab.errors import EngineError, RequestError
+from dsv4lab.kv.metadata import BatchItem
+
+if TYPE_CHECKING:
+    from dsv4lab.overlap.run_record import RunRecord
+
+Clock = Callable[[], int]
+
+
+class StepListener(Protocol):
+    """Told of every forward that succeeded, and of running out of work."""
+
+    def on_step(self, step: Step, record: RunRecord, start_ns: int, dur_ns: int) -> None:
+        """``step`` ran in ``[start_ns, start_ns + dur_ns)``, ops as ``record`` says."""
+        ...
+
+    def on_idle(self) -> None:
+        """The engine has no work left."""
+        ...
+
+
+class EngineLoop:
+    """Requests in, :class:`Progress` out through ``emit``. Used from one thread; never raises for a request's fault.
+
+    ``debug`` checks after each forward that all live rows of its requests are finite.
+    """
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        scheduler: Scheduler,
+        limits: Limits,
+        emit: Callable[[Progress], None],
+        *,
+        listeners: Sequence[StepListener] = (),
+        clock: Clock = time.perf_counter_ns,
+        debug: bool = False,
+    ) -> None:
+        self._runner = runner
+        self._scheduler = scheduler
+        self._limits = limits
+        self._emit = emit
+        self._listeners = tuple(listeners)
+        self._clock = clock
+        self._debug = debug
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to run."""
+        return self._scheduler.idle
+
+    def submit(self, spec: RequestSpec) -> None:
+        """Queue a request; one that can never run ends at once with its error."""
+        try:
+            self._limits.check(spec)
+            self._scheduler.submit(spec)
+        except (RequestError, EngineError) as error:
+            ended = Finished(spec.request_id, FinishReason.ERROR, type(error).__name__, str(error))
+            self._emit(Progress(self._clock(), [], [ended]))
+
+    def abort(self, request_id: int) -> None:
+        """End a request, unless it has ended already."""
+        outcome = self._scheduler.abort(request_id)
+        if outcome is not None:
+            self._report([outcome])
+
+    def step(self) -> bool:
+        """Run one forward; False if there was none to run."""
+        step = self._scheduler.next_step()
+        if step is None:
+            return False
+        start = self._clock()
+        try:
+            chosen, record = self._run(step)
+        except Exception as error:  # noqa: BLE001 - one batch's failure must not take the engine down
+            self._report(self._scheduler.fail(step), failure(0, error))
+        else:
+            duration = self._clock() - start
+            self._report(self._scheduler.complete(step, chosen))
+            for listener in self._listeners:
+                listener.on_step(step, record, start, duration)
+        if self._scheduler.idle:
+            for listener in self._listeners:
+                listener.on_idle()
+        return True
+
+    def _run(self, step: Step) -> tuple[list[int | None], RunRecord]:
+        for slot in step.fresh_slots:
+            self._runner.pool.reset_slot(slot)
+        items = [BatchItem(c.slot, c.pages, c.start, c.tokens) for c in step.chunks]
+        result = self._runner.forward(items, step.mode)
+        if self._debug:
+            for chunk in step.chunks:
+                self._runner.pool.check_live(chunk.slot, chunk.pages, chunk.start + len(chunk.tokens))
+        return _choose(step.chunks, result), result.record
+
+    def _report(self, outcomes: list[Outcome], error: Failed | None = None) -> None:
+        for outcome in outcomes:
+            if outcome.released is not None:
+                self._runner.pool.release(outcome.released.slot, outcome.released.pages)
+        tokens = [(o.request_id, o.token) for o in outcomes if o.token is not None]
+        finished = [_finished(o, error) for o in outcomes if o.finish is not None]
+        if tokens or finished:
+            self._emit(Progress(self._clock(), tokens, finished))
+
+
+def _choose(chunks: Sequence[Chunk], result: ForwardResult) -> list[int | None]:
+    logits = np.asarray(result.logits, dtype=np.float32)
+    return [
+        sample(row, chunk.spec.sampling, chunk.spec.seed, chunk.generated) if chunk.samples else None
+        for chunk, row in zip(chunks, logits, strict=True)
+    ]
+
+
+def _finished(outcome: Outcome, error: Failed | None) -> Finished:
+    assert outcome.finish is not None
+    if outcome.finish is FinishReason.ERROR and error is not None:
+        return Finished(outcome.request_id, FinishReason.ERROR, error.kind, error.text)
+    return Finished(outcome.request_id, outcome.finish)

@@ -1,0 +1,83 @@
+"""What the engine needs of a model runner. The real one is :class:`dsv4lab.engine.runner.Runner`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dsv4lab.engine.scheduler import Mode
+from dsv4lab.kv.geometry import Geometry
+from dsv4lab.timeline.program import StreamProgram
+
+if TYPE_CHECKING:
+    from dsv4lab.kv.metadata import BatchItem
+    from dsv4lab.overlap.plan import OverlapPlan
+    from dsv4lab.overlap.run_record import RunRecord
+
+
+class Pool(Protocol):
+    """The part of :class:`dsv4lab.kv.pool.KvPool` that follows requests come and go."""
+
+    def reset_slot(self, slot: int) -> None:
+        """Clear what an earlier request left in the slot; before a request's first forward."""
+        ...
+
+    def release(self, slot: int, pages: Sequence[int]) -> None:
+        """The slot and the pages lost their owner."""
+        ...
+
+    def check_live(self, slot: int, pages: Sequence[int], tokens: int) -> None:
+        """Raise ``PoolError`` unless all that the request's next token can read is finite."""
+        ...
+
+
+class ForwardResult(Protocol):
+    """What one forward gave."""
+
+    @property
+    def logits(self) -> Any:
+        """float32 ``[items, vocab]``, of the last token of each item, on the CPU."""
+        ...
+
+    @property
+    def record(self) -> RunRecord:
+        """When each op ran."""
+        ...
+
+
+class ModelRunner(Protocol):
+    """Runs forwards over the pool that it owns. Used from one thread."""
+
+    @property
+    def geometry(self) -> Geometry:
+        """Shape of the pool."""
+        ...
+
+    @property
+    def pool(self) -> Pool:
+        """The memory of all requests."""
+        ...
+
+    def forward(self, items: Sequence[BatchItem], mode: Mode) -> ForwardResult:
+        """Compute the items' tokens, and leave their rows in the pool."""
+        ...
+
+    def set_plan(self, plan: str | Mapping[str, Any] | OverlapPlan) -> None:
+        """Use ``plan`` from the next forward on. Raises ``PlanError`` and keeps the old one if it does not fit."""
+        ...
+
+    def set_streams(self, kind: str, hw_queues: int, policy: str, intra_op_threads: int) -> None:
+        """Replace what the ops run on."""
+        ...
+
+    def op_table(self) -> list[dict[str, Any]]:
+        """``{"name", "layer", "kind"}`` of every op of a forward."""
+        ...
+
+    def program(self, mode: Mode, tokens: int) -> StreamProgram:
+        """The compiled program of a forward of ``tokens`` tokens under the plan in force."""
+        ...
+
+    def close(self) -> None:
+        """Release threads and memory."""
+        ...

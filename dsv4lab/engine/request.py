@@ -1,0 +1,135 @@
+"""What a generation request is, and whether it can ever run. Pure Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dsv4lab.errors import RequestError
+
+MAX_SEED = 2**63 - 1
+
+
+class FinishReason(StrEnum):
+    """Why a request ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is chosen; the default is greedy.
+
+    ``temperature`` 0 is greedy (lowest token id wins ties). Otherwise softmax(logits / temperature) is cut to the
+    ``top_k`` most likely tokens (0: no cut), then to the smallest set whose probability reaches ``top_p``.
+    ``seed`` None takes one from the engine's seed and the request's number; a given seed makes the tokens a function
+    of the prompt and the seed alone, whatever else is in the batch. A token of ``stop_token_ids`` ends the request
+    and is its last token. Raises :class:`RequestError` on values it does not take.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not _is_real(self.temperature) or not 0.0 <= self.temperature < float("inf"):
+            raise _bad("temperature", self.temperature, "a finite number, 0 (greedy) or more")
+        if not _is_int(self.top_k) or self.top_k < 0:
+            raise _bad("top_k", self.top_k, "an integer, 0 (no cut) or more")
+        if not _is_real(self.top_p) or not 0.0 < self.top_p <= 1.0:
+            raise _bad("top_p", self.top_p, "a number above 0 and up to 1")
+        if self.seed is not None and not (_is_int(self.seed) and 0 <= self.seed <= MAX_SEED):
+            raise _bad("seed", self.seed, f"None or an integer from 0 to {MAX_SEED}")
+        if type(self.stop_token_ids) is not tuple or not all(_is_int(t) for t in self.stop_token_ids):
+            raise _bad("stop_token_ids", self.stop_token_ids, "a tuple of token ids")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the choice needs no noise."""
+        return self.temperature == 0.0 or self.top_k == 1
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSpec:
+    """A request as submitted. ``generated`` holds the tokens of an earlier life, replayed before new ones are made.
+
+    ``max_new_tokens`` counts the tokens of all lives; ``seed`` is the resolved sampling seed.
+    """
+
+    request_id: int
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    sampling: SamplingParams
+    seed: int = 0
+    generated: tuple[int, ...] = ()
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens that are reserved for the request in the pool."""
+        return len(self.prompt) + self.max_new_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one engine can hold. ``pool_tokens`` counts the usable pages only."""
+
+    vocab_size: int
+    pool_tokens: int
+    page_size: int
+    max_requests: int
+    max_position: int
+
+    def check(self, spec: RequestSpec) -> None:
+        """Raise :class:`RequestError`, one line saying what would fit, if ``spec`` could never run here."""
+        if not _is_int(spec.max_new_tokens) or spec.max_new_tokens < 1:
+            raise _bad("max_new_tokens", spec.max_new_tokens, "an integer, 1 or more")
+        if not spec.prompt:
+            raise RequestError("prompt is empty: give at least one token id")
+        self._check_vocabulary("prompt", spec.prompt)
+        self._check_vocabulary("generated", spec.generated)
+        self._check_vocabulary("stop_token_ids", spec.sampling.stop_token_ids)
+        if len(spec.generated) >= spec.max_new_tokens:
+            raise _bad("generated", len(spec.generated), f"fewer tokens than max_new_tokens ({spec.max_new_tokens})")
+        self._check_room(spec)
+
+    def _check_vocabulary(self, field: str, tokens: Sequence[int]) -> None:
+        for place, token in enumerate(tokens):
+            if not _is_int(token) or not 0 <= token < self.vocab_size:
+                raise RequestError(
+                    f"{field}[{place}] is {token!r}: token ids are integers from 0 to {self.vocab_size - 1}"
+                )
+
+    def _check_room(self, spec: RequestSpec) -> None:
+        prompt, new = len(spec.prompt), spec.max_new_tokens
+        if spec.total_tokens > self.max_position:
+            raise RequestError(
+                f"prompt of {prompt} tokens plus {new} new ones passes the model's last position: "
+                f"together at most {self.max_position}"
+            )
+        if spec.total_tokens > self.pool_tokens:
+            pages = -(-spec.total_tokens // self.page_size)
+            fits = self.pool_tokens - new
+            remedy = f"at most {fits} prompt tokens fit" if fits > 0 else f"at most {self.pool_tokens - 1} new ones fit"
+            raise RequestError(
+                f"prompt of {prompt} tokens plus {new} new ones needs {pages} pages of {self.page_size}, the pool has "
+                f"{self.pool_tokens // self.page_size}: {remedy}, or open the engine with "
+                f"max_total_tokens={pages * self.page_size} or more"
+            )
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _bad(field: str, value: object, takes: str) -> RequestError:
+    return RequestError(f"{field} is {value!r}: it takes {takes}")

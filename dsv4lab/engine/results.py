@@ -1,0 +1,81 @@
+"""What generating and profiling give back. Times are milliseconds where a name says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from dsv4lab.engine.request import FinishReason
+from dsv4lab.timeline.program import StreamProgram
+from dsv4lab.timeline.records import StepRecord
+from dsv4lab.timeline.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStats:
+    """Latencies of one request. ``ttft_ms`` runs from submission to the first new token; ``tpot_ms`` is the mean time
+    of every further one, None with fewer than two; ``tokens`` counts new tokens.
+    """
+
+    ttft_ms: float | None
+    tpot_ms: float | None
+    finish_reason: FinishReason
+    tokens: int
+
+    @classmethod
+    def of(cls, submitted_ns: int, times_ns: Sequence[int], reason: FinishReason) -> RequestStats:
+        """From the time of submission and those of each new token."""
+        n = len(times_ns)
+        return cls(
+            ttft_ms=(times_ns[0] - submitted_ns) / 1e6 if n else None,
+            tpot_ms=(times_ns[-1] - times_ns[0]) / 1e6 / (n - 1) if n > 1 else None,
+            finish_reason=reason,
+            tokens=n,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateResult:
+    """New tokens of each request, in the order of the prompts, and what they took.
+
+    ``ttft_ms`` and ``tpot_ms`` are medians over the requests that have them. ``wall_s`` runs from the first submission
+    to the last token; ``tokens_per_s`` is all new tokens over it.
+    """
+
+    tokens: list[list[int]]
+    requests: list[RequestStats]
+    ttft_ms: float | None
+    tpot_ms: float | None
+    wall_s: float
+    tokens_per_s: float
+    timeline: Timeline | None = None
+
+    @classmethod
+    def of(
+        cls, tokens: list[list[int]], requests: list[RequestStats], wall_ns: int, timeline: Timeline | None = None
+    ) -> GenerateResult:
+        """Sum up ``requests``, which took ``wall_ns`` together."""
+        return cls(
+            tokens=tokens,
+            requests=requests,
+            ttft_ms=_median(r.ttft_ms for r in requests),
+            tpot_ms=_median(r.tpot_ms for r in requests),
+            wall_s=wall_ns / 1e9,
+            tokens_per_s=sum(r.tokens for r in requests) * 1e9 / wall_ns if wall_ns else 0.0,
+            timeline=timeline,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Recorded forwards: their slices (with step and layer), the program of the last one, and a record each."""
+
+    timeline: Timeline
+    program: StreamProgram
+    steps: tuple[StepRecord, ...]
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None

@@ -1,0 +1,48 @@
+"""What a change of environment variables means for an engine's configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import NoneType
+
+from dsv4lab.config.engine import EngineConfig, OverlapSetting
+from dsv4lab.config.resolve import Choices, DeviceFacts, DeviceKind, ResolvedSettings, resolve
+from dsv4lab.engine.plans import with_moe
+from dsv4lab.env import VARIABLES, EnvSettings, read_env
+from dsv4lab.errors import EnvError
+from dsv4lab.overlap.plan import resolve_plan
+
+_PLAN_FIELDS = ("multi_stream_overlap", "rocm_multi_stream")
+_QUEUE_FIELDS = ("gpu_max_hw_queues", "cuda_device_max_connections")
+
+
+def device_facts(device: str) -> DeviceFacts:
+    """What is known of ``device`` by its name alone."""
+    return DeviceFacts(DeviceKind(device.partition(":")[0]))
+
+
+def settings_for(device: str, env: EnvSettings, api: Choices | None = None) -> ResolvedSettings:
+    """The settings of an engine on ``device``."""
+    return resolve(device_facts(device), env, api=api)
+
+
+def plan_of(settings: ResolvedSettings) -> OverlapSetting:
+    """The plan that the settings ask for."""
+    if not settings.moe_overlap.value:
+        return settings.plan.value
+    return with_moe(resolve_plan(settings.plan.value)).to_json()
+
+
+def changed_by(changes: Mapping[str, str | None], config: EngineConfig) -> EngineConfig:
+    """``config`` with what ``changes`` say about plan and queues. Raises ``EnvError`` on a malformed variable."""
+    for name, value in changes.items():
+        if not name or {"=", "\0"} & set(name) or "\0" in str(value) or type(value) not in (str, NoneType):
+            raise EnvError(f"environment variable {name!r}={value!r}: it takes a name without '=' and a text or None")
+    settings = settings_for(config.device, read_env({k: v for k, v in changes.items() if v is not None}))
+    touched = {field for field, variable in VARIABLES.items() if variable in changes}
+    if touched & set(_PLAN_FIELDS):
+        config = replace(config, plan=plan_of(settings))
+    if touched & set(_QUEUE_FIELDS):
+        config = replace(config, hw_queues=settings.hw_queues.value)
+    return config

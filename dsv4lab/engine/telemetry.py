@@ -1,0 +1,168 @@
+"""What the loop tells of its forwards: live batches for pictures, and recordings."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dsv4lab.engine.messages import Record, Recorded, Steps
+from dsv4lab.engine.payloads import pack_timeline
+from dsv4lab.engine.scheduler import Scheduler, Step
+from dsv4lab.errors import EngineError
+from dsv4lab.overlap.run_record import timeline_of
+from dsv4lab.timeline.records import StepRecord
+from dsv4lab.timeline.timeline import Timeline
+
+if TYPE_CHECKING:
+    from dsv4lab.overlap.run_record import RunRecord
+
+LIVE_PERIOD_NS = 100_000_000
+RECENT_OPS = 4000
+MAX_RECORDED_STEPS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A forward that ran, before its times are summed up."""
+
+    step: Step
+    record: RunRecord
+    start_ns: int
+    dur_ns: int
+    plan: str
+    hw_queues: int
+    free_pages: int
+
+
+@dataclass(slots=True)
+class StepFacts:
+    """The settings in force that a :class:`StepRecord` names; whoever changes them keeps this current."""
+
+    scheduler: Scheduler
+    plan: str
+    hw_queues: int
+
+    def ran(self, step: Step, record: RunRecord, start_ns: int, dur_ns: int) -> Ran:
+        """``step`` with the settings of this moment."""
+        free = self.scheduler.allocator.free_pages
+        return Ran(step, record, start_ns, dur_ns, self.plan, self.hw_queues, free)
+
+
+def step_record(ran: Ran) -> StepRecord:
+    """The record of one forward."""
+    summary = timeline_of([ran.record], barriers=False).stream_busy()
+    return StepRecord(
+        step=ran.step.number,
+        mode=ran.step.mode,
+        tokens=ran.step.tokens,
+        requests=len(ran.step.chunks),
+        start_ns=ran.start_ns,
+        dur_ns=ran.dur_ns,
+        plan=ran.plan,
+        hw_queues=ran.hw_queues,
+        busy_ns={s.stream: s.busy_ns for s in summary.streams},
+        hidden_ns=summary.hidden_ns,
+        free_pages=ran.free_pages,
+    )
+
+
+def timeline(rans: list[Ran], meta: Mapping[str, Any]) -> Timeline:
+    """Forwards on one timeline, numbered by step."""
+    return timeline_of([r.record for r in rans], [r.step.number for r in rans], meta=meta)
+
+
+@dataclass(slots=True)
+class LiveFeed:
+    """Sends :class:`Steps` while somebody watches, at most ten times a second of the loop's clock."""
+
+    facts: StepFacts
+    send: Callable[[Steps], None]
+    watched: bool = False
+    _pending: list[Ran] = field(default_factory=list)
+    _sent_ns: int = 0
+
+    def on_step(self, step: Step, record: RunRecord, start_ns: int, dur_ns: int) -> None:
+        """See :class:`dsv4lab.engine.loop.StepListener`."""
+        if not self.watched:
+            return
+        self._pending.append(self.facts.ran(step, record, start_ns, dur_ns))
+        end = start_ns + dur_ns
+        if end - self._sent_ns >= LIVE_PERIOD_NS:
+            self._sent_ns = end
+            self._flush()
+
+    def on_idle(self) -> None:
+        """Send what is left."""
+        if self._pending:
+            self._flush()
+
+    def watch(self, on: bool) -> None:
+        """Begin or end sending."""
+        self.watched = on
+        self._pending.clear()
+
+    def _flush(self) -> None:
+        pending, self._pending = self._pending, []
+        records = tuple(step_record(ran) for ran in pending)
+        self.send(Steps(records, pack_timeline(timeline(_recent(pending), {}))))
+
+
+def _recent(rans: list[Ran]) -> list[Ran]:
+    """The last forwards, at least one, of together at most ``RECENT_OPS`` ops."""
+    out: deque[Ran] = deque()
+    room = RECENT_OPS
+    for ran in reversed(rans):
+        room -= len(ran.record.program.ops)
+        if out and room < 0:
+            break
+        out.appendleft(ran)
+    return list(out)
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Answers :class:`Record` calls, one at a time."""
+
+    facts: StepFacts
+    describe: Callable[[], Mapping[str, Any]]
+    send: Callable[[Recorded], None]
+    _open: Record | None = None
+    _begun: bool = False
+    _rans: list[Ran] = field(default_factory=list)
+
+    def start(self, call: Record, *, idle: bool) -> None:
+        """Record from the next forward on. Raises :class:`EngineError` if a recording is open or too long."""
+        if self._open is not None:
+            raise EngineError("a profile is being recorded already; one at a time")
+        if not 1 <= call.steps <= MAX_RECORDED_STEPS:
+            raise EngineError(f"profile of {call.steps} steps: takes 1 to {MAX_RECORDED_STEPS}")
+        self._open, self._begun, self._rans = call, call.decoding == 0, []
+        if idle:
+            self.on_idle()
+
+    def on_step(self, step: Step, record: RunRecord, start_ns: int, dur_ns: int) -> None:
+        """See :class:`dsv4lab.engine.loop.StepListener`."""
+        if self._open is None:
+            return
+        self._begun = self._begun or (step.mode == "decode" and len(step.chunks) >= self._open.decoding)
+        if self._begun:
+            self._rans.append(self.facts.ran(step, record, start_ns, dur_ns))
+        if len(self._rans) >= self._open.steps:
+            self.end()
+
+    def on_idle(self) -> None:
+        """Answer, if the call does not want to wait for more work."""
+        if self._open is not None and self._open.until_idle:
+            self.end()
+
+    def end(self) -> None:
+        """Answer the open call, if there is one, with what there is."""
+        if self._open is None:
+            return
+        call, rans = self._open, self._rans
+        self._open, self._rans = None, []
+        program = rans[-1].record.program if rans else None
+        steps = tuple(step_record(ran) for ran in rans)
+        self.send(Recorded(call.call, pack_timeline(timeline(rans, self.describe())), program, steps))
