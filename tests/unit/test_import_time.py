@@ -15,7 +15,7 @@ LIMIT_MS = 200
 
 def start_ms(code: str) -> float:
     begin = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
     return 1e3 * (time.perf_counter() - begin)
 
 
