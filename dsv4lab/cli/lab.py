@@ -51,7 +51,17 @@ class LabCommand(Command):
         if args.dry_run:
             return 0
         _require_jupyterlab()
-        return subprocess.call(command, stdout=sys.stderr)
+        return _serve(command)
+
+
+def _serve(command: list[str]) -> int:
+    with subprocess.Popen(command, stdout=sys.stderr) as server:
+        while True:
+            try:
+                return server.wait()
+            except KeyboardInterrupt:
+                # The server got it too: it asks, and ends its kernels before it goes.
+                continue
 
 
 def _require_jupyterlab() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from dsv4lab._version import __version__
 from dsv4lab.cli.base import Command
+from dsv4lab.cli.lab import _serve
 from dsv4lab.cli.main import COMMANDS, INTERRUPTED, command_parser, load_command, main
 from dsv4lab.errors import EngineError, UsageError
 
@@ -189,7 +190,7 @@ def test_lab_copies_the_tour_that_came_in_a_wheel(
     (bundled / "00_tour.ipynb").write_text("{}", encoding="utf-8")
     monkeypatch.setattr("dsv4lab.cli.lab._CHECKOUT", tmp_path / "none")
     monkeypatch.setattr("dsv4lab.cli.lab._BUNDLED", bundled)
-    monkeypatch.setattr("dsv4lab.cli.lab.subprocess.call", lambda command, stdout: 0)
+    monkeypatch.setattr("dsv4lab.cli.lab._serve", lambda command: 0)
     monkeypatch.chdir(tmp_path)
     assert main(["lab", "--json"]) == 0
     mine = tmp_path / "notebooks" / "00_tour.ipynb"
@@ -205,3 +206,27 @@ def test_lab_without_jupyterlab_says_how_to_get_it(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["lab", str(notebook)]) == 2
     assert "jupyterlab and ipywidgets not installed: pip install 'dsv4lab[notebook]'" in capsys.readouterr().err
+
+
+def test_an_interrupt_leaves_it_to_the_server_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[object] = [KeyboardInterrupt(), KeyboardInterrupt(), 0]
+
+    class Server:
+        def __init__(self, command: list[str], stdout: object) -> None:
+            pass
+
+        def __enter__(self) -> Server:
+            return self
+
+        def __exit__(self, *failure: object) -> None:
+            pass
+
+        def wait(self) -> int:
+            answer = waits.pop(0)
+            if isinstance(answer, KeyboardInterrupt):
+                raise answer
+            return 0
+
+    monkeypatch.setattr("dsv4lab.cli.lab.subprocess.Popen", Server)
+    assert _serve(["jupyter"]) == 0
+    assert waits == []
