@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dsv4lab.errors import PlanError
-from dsv4lab.overlap.ops import Op, OpFunction, op_names
+from dsv4lab.overlap.ops import Op, OpFunction
 from dsv4lab.overlap.plan import OverlapPlan
 from dsv4lab.overlap.scoreboard import cross_stream_waits, hazards
 from dsv4lab.timeline.program import MAIN, ProgramOp, StreamProgram
@@ -29,10 +29,9 @@ def compile_program(
     test that the declared hazards are sufficient). By default ops are issued in program order.
 
     Raises:
-        PlanError: a rule matches no op, or ``order`` breaks a dependency.
+        PlanError: ``order`` breaks a dependency. (Whether rules match ops of some mode is :meth:`OverlapPlan.check`.)
 
     """
-    plan.check(op_names(ops))
     placed = [item for op in ops for item in _place(op, plan, tokens)]
     streams = [stream for _, stream in placed]
     deps = hazards([(op.reads, op.writes) for op, _ in placed])

@@ -42,6 +42,7 @@ def cross_stream_waits(
     dependency whose stream is already known to have passed it needs no wait. ``streams``, ``deps`` and the result are
     indexed by op, ``order`` is a permutation in which every dependency precedes its dependant.
     """
+    issued = {i: n for n, i in enumerate(order)}
     position: dict[int, int] = {}
     depth: dict[str, int] = {}
     for i in order:
@@ -53,7 +54,7 @@ def cross_stream_waits(
     for i in order:
         clock = dict(clock_of_stream.get(streams[i], {}))
         needed = []
-        for d in sorted(deps[i], key=lambda j: position[j], reverse=True):
+        for d in sorted(deps[i], key=lambda j: issued[j], reverse=True):
             if d not in clock_after:
                 raise ValueError(f"op {i} is issued before op {d}, which it depends on")
             if streams[d] == streams[i] or clock.get(streams[d], -1) >= position[d]:

@@ -1,0 +1,63 @@
+"""Plans: rules, presets, folding, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dsv4lab.errors import PlanError
+from dsv4lab.overlap.plan import PRESETS, OverlapPlan, Rule, plan_from_json, resolve_plan
+
+
+def test_the_first_matching_rule_wins() -> None:
+    plan = OverlapPlan("p", (Rule("a.*", "side1"), Rule("a.b", "side0")))
+    assert plan.stream_of(("a.b",), "csa", 1) == "side1"
+    assert plan.stream_of(("c",), "csa", 1) == "main"
+
+
+def test_layer_kind_and_token_range_limit_a_rule() -> None:
+    plan = OverlapPlan("p", (Rule("a", "side0", layers="hca", min_tokens=2, max_tokens=4),))
+    streams = [plan.stream_of(("a",), kind, n) for kind, n in (("hca", 2), ("hca", 1), ("hca", 5), ("csa", 3))]
+    assert streams == ["side0", "main", "main", "main"]
+
+
+def test_folding_keeps_order_and_ends_at_main() -> None:
+    cuda = resolve_plan("cuda")
+    assert cuda.fold(2).side_streams == ("side0", "side1")
+    assert cuda.fold(1).side_streams == ("side0",)
+    assert cuda.fold(0).side_streams == ()
+    assert cuda.fold(3) is cuda
+
+
+def test_presets_survive_the_wire() -> None:
+    for plan in PRESETS.values():
+        assert plan_from_json(plan.to_json()) == plan
+
+
+def test_presets_join() -> None:
+    joined = resolve_plan("hip+moe")
+    assert joined.rules == (*PRESETS["hip"].rules, *PRESETS["moe"].rules)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ({}, "an overlap plan is"),
+        ({"rules": [{"ops": "a"}]}, "rule 0 needs the fields ops and stream"),
+        ({"rules": [{"ops": "a", "stream": "side0", "lane": 1}]}, "unknown fields \\['lane'\\]"),
+        ({"rules": [{"ops": "a", "stream": "gpu"}]}, "stream 'gpu' is not main, side0"),
+        ({"rules": [{"ops": "a", "stream": "side0", "layers": "all"}]}, "layers 'all' is not one of any, swa"),
+        ({"rules": [{"ops": "a", "stream": "side0", "min_tokens": "x"}]}, "min_tokens must be a whole number"),
+        ({"rules": [{"ops": "a", "stream": "side0", "min_tokens": 3, "max_tokens": 2}]}, "token range 3..2 is empty"),
+        ({"rules": [{"ops": 3, "stream": "side0"}]}, "ops must be a text"),
+    ],
+)
+def test_bad_plans_are_refused(data: dict[str, Any], text: str) -> None:
+    with pytest.raises(PlanError, match=text):
+        plan_from_json(data)
+
+
+def test_an_unknown_preset_lists_the_known_ones() -> None:
+    with pytest.raises(PlanError, match="unknown overlap plan 'fast'; presets are off, hip, cuda, moe"):
+        resolve_plan("fast")
