@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -215,7 +216,7 @@ def test_an_interrupt_leaves_it_to_the_server_to_end(monkeypatch: pytest.MonkeyP
         def __init__(self, command: list[str], stdout: object) -> None:
             pass
 
-        def __enter__(self) -> Server:
+        def __enter__(self) -> Self:
             return self
 
         def __exit__(self, *failure: object) -> None:
