@@ -155,8 +155,8 @@ def test_quantised_checkpoint(tmp_path: Path, fp4: str) -> None:
     for name, weight in weights.items():
         assert loaded[name].shape == weight.shape
         error = (loaded[name] - weight).abs().max() / weight.abs().max() if weight.is_floating_point() else 0
-        # Half a step at the top of a block: e2m1 steps from 4 to 6, e4m3 by an eighth.
-        limit = 1 / 6 + 1e-6 if ".experts." in name else 1 / 16 if tensors[name].dtype == torch.float8_e4m3fn else 0
+        # Half a step against the largest value: 5 becomes 4 or 6 in e2m1, and e4m3 has steps of an eighth.
+        limit = 1 / 5 if ".experts." in name else 1 / 16 if tensors[name].dtype == torch.float8_e4m3fn else 0
         assert error <= limit, name
 
 
