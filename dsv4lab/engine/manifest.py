@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import platform
 from datetime import UTC, datetime
-from pathlib import Path
 
 import torch
 
 from dsv4lab._version import __version__
 from dsv4lab.config.engine import EngineConfig
+from dsv4lab.host import cpu_name
 from dsv4lab.timeline.records import Manifest
 
 
@@ -29,13 +29,3 @@ def manifest_of(config: EngineConfig) -> Manifest:
         settings=config.to_json(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-
-
-def cpu_name() -> str:
-    """The processor's name as the system gives it, else its architecture."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
