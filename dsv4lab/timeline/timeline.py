@@ -36,7 +36,8 @@ class Timeline:
 
     Times are integer nanoseconds on one clock. Id columns index the label tuples; ``UNKNOWN`` (-1) means that the
     source did not say. ``queued_ns`` is when the packet entered its hardware queue (-1 if unknown), so a slice waits
-    in ``[queued_ns, start_ns)`` and runs in ``[start_ns, start_ns + dur_ns)``.
+    in ``[queued_ns, start_ns)`` and runs in ``[start_ns, start_ns + dur_ns)``. ``op`` is the name of the operator that
+    launched the row (an id into ``names``), ``device`` the position of its device in ``meta["devices"]``.
     """
 
     start_ns: Ints
@@ -50,6 +51,8 @@ class Timeline:
     step: Ids
     layer: Ids
     rank: Ids
+    device: Ids
+    op: Ids
     names: tuple[str, ...] = ()
     streams: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
@@ -75,6 +78,8 @@ class Timeline:
         step: Any = None,
         layer: Any = None,
         rank: Any = None,
+        device: Any = None,
+        op: Any = None,
         main_stream: str | None = None,
         meta: Mapping[str, Any] | None = None,
         warnings: Sequence[str] = (),
@@ -97,6 +102,8 @@ class Timeline:
             step=col(step, np.int32),
             layer=col(layer, np.int32),
             rank=col(rank, np.int32, 0),
+            device=col(device, np.int32),
+            op=col(op, np.int32),
             names=tuple(names),
             streams=tuple(streams),
             queues=tuple(queues),
@@ -141,7 +148,8 @@ class Timeline:
         for name in COLUMNS:
             if len(getattr(self, name)) != n:
                 raise ValueError(f"timeline column {name} has {len(getattr(self, name))} rows, expected {n}")
-        for name, labels in (("stream", self.streams), ("queue", self.queues), ("name", self.names)):
+        labelled = (("stream", self.streams), ("queue", self.queues), ("name", self.names), ("op", self.names))
+        for name, labels in labelled:
             ids = getattr(self, name)
             if n and (ids.max() >= len(labels) or ids.min() < UNKNOWN):
                 raise ValueError(f"timeline column {name} has ids outside [-1, {len(labels)})")

@@ -1,0 +1,234 @@
+"""Busy time, concurrency and queue occupancy of a timeline (DESIGN, *Words*), in exact integer nanoseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsv4lab.errors import UsageError
+from dsv4lab.timeline.intervals import Intervals, Ints, covered, merge, merge_all
+from dsv4lab.timeline.records import BusySummary, QueueBusy, QueueOccupancy, StreamBusy
+from dsv4lab.timeline.timeline import UNKNOWN, Kind, Timeline
+
+UNKNOWN_LABEL = "unknown"
+QUEUES_ONLY = "the source names hardware queues but no streams: sums, concurrency and hidden time are by queue"
+UNKNOWN_STREAM = "some rows name no stream: they are kept in a lane of their own called 'unknown'"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Lane:
+    """The busy rows of one stream or queue: ``rows`` are row numbers of the timeline, ``busy`` their union."""
+
+    id: int
+    rank: int
+    rows: Ints
+    busy: Intervals
+    sum_dur_ns: int
+
+
+def group(ids: NDArray[np.int32]) -> Iterator[tuple[int, Ints]]:
+    """``(id, positions)`` of every distinct id, positions in their old order."""
+    if not len(ids):
+        return
+    low, high = int(ids.min()), int(ids.max())
+    if low == high:
+        yield low, np.arange(len(ids))
+        return
+    keys = ids.astype(np.int16) if low >= -(2**15) and high < 2**15 else ids
+    order = np.argsort(keys, kind="stable")
+    ordered = ids[order]
+    cuts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    starts = np.concatenate(([0], cuts))
+    for first, rows in zip(starts, np.split(order, cuts), strict=True):
+        yield int(ordered[first]), rows
+
+
+def lanes(timeline: Timeline, column: str = "stream") -> list[Lane]:
+    """Busy rows grouped by ``column`` (``"stream"`` or ``"queue"``) and merged; in order of the id."""
+    mask = timeline.busy_mask
+    picked = None if mask.all() else np.flatnonzero(mask)
+    ids = getattr(timeline, column) if picked is None else getattr(timeline, column)[picked]
+    out = []
+    for lane, inside in group(ids):
+        rows = inside if picked is None else picked[inside]
+        start, dur = timeline.start_ns[rows], timeline.dur_ns[rows]
+        rank = int(timeline.rank[rows[0]])
+        out.append(Lane(lane, rank, rows, merge(start, start + dur), int(dur.sum())))
+    return out
+
+
+def wall(timeline: Timeline) -> tuple[int, int]:
+    """First start and last end of the busy rows; ``(0, 0)`` if there are none."""
+    mask = timeline.busy_mask
+    if not mask.any():
+        return 0, 0
+    return int(timeline.start_ns[mask].min()), int(timeline.end_ns[mask].max())
+
+
+def _label(labels: tuple[str, ...], index: int) -> str:
+    return labels[index] if index != UNKNOWN else UNKNOWN_LABEL
+
+
+def _is_named(label: str, wanted: str) -> bool:
+    """Labels of merged files read ``rank0/7``: the full label and its last part both name the lane."""
+    return wanted in (label, label.rpartition("/")[2])
+
+
+def _pick_main(found: list[Lane], labels: tuple[str, ...], wanted: str | None) -> set[int]:
+    """Positions in ``found`` of the main lane of every rank: the named one, else the busiest."""
+    best: dict[int, int] = {}
+    for at, lane in enumerate(found):
+        held = best.get(lane.rank)
+        if held is None or lane.busy.length > found[held].busy.length:
+            best[lane.rank] = at
+    if wanted is not None:
+        best.update({lane.rank: at for at, lane in enumerate(found) if _is_named(_label(labels, lane.id), wanted)})
+    return set(best.values())
+
+
+def _check_main(found: list[Lane], labels: tuple[str, ...], wanted: str | None) -> None:
+    names = [_label(labels, lane.id) for lane in found]
+    if wanted is not None and found and not any(_is_named(name, wanted) for name in names):
+        shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+        raise UsageError(f"main stream {wanted!r} is not in the timeline; it has: {shown}")
+
+
+def _queue_of(timeline: Timeline, lane: Lane) -> str | None:
+    ids = np.unique(timeline.queue[lane.rows])
+    labels = [timeline.queues[i] for i in ids if i != UNKNOWN]
+    return ",".join(labels) if labels else None
+
+
+def stream_lanes(timeline: Timeline) -> tuple[list[Lane], tuple[str, ...], bool]:
+    """The lanes that busy sums are over, their labels, and whether they are streams (else queues)."""
+    found = lanes(timeline, "stream")
+    if found and all(lane.id == UNKNOWN for lane in found) and timeline.queues:
+        return lanes(timeline, "queue"), timeline.queues, False
+    return found, timeline.streams, True
+
+
+def summarise(timeline: Timeline, main: str | None = None) -> BusySummary:
+    """Busy table of ``timeline``.
+
+    ``main`` names the main stream; left out, the timeline's own ``main_stream`` counts, else the busiest stream. With
+    several ranks each has its own main stream, and the top-level union merges all ranks.
+
+    Raises ``UsageError`` if ``main`` names no stream of the timeline.
+    """
+    found, labels, are_streams = stream_lanes(timeline)
+    _check_main(found, labels, main)
+    mains = _pick_main(found, labels, main if main is not None else timeline.main_stream)
+    main_busy = {found[at].rank: found[at].busy for at in mains}
+    streams, hidden_total = [], 0
+    for at, lane in enumerate(found):
+        hidden = 0 if at in mains else int(covered(main_busy[lane.rank], lane.busy.start, lane.busy.end).sum())
+        hidden_total += hidden
+        role = "main" if at in mains else "side"
+        queue = _queue_of(timeline, lane)
+        label = _label(labels, lane.id)
+        streams.append(StreamBusy(label, queue, role, lane.busy.length, lane.sum_dur_ns, hidden, len(lane.rows)))
+    first, last = wall(timeline)
+    return BusySummary(
+        wall_ns=last - first,
+        union_busy_ns=merge_all([lane.busy for lane in found]).length,
+        sum_busy_ns=sum(lane.busy.length for lane in found),
+        sum_dur_ns=sum(lane.sum_dur_ns for lane in found),
+        hidden_ns=hidden_total,
+        streams=tuple(sorted(streams, key=lambda s: (s.role != "main", -s.busy_ns))) if are_streams else (),
+        queues=_queue_busy(timeline, found, are_streams),
+        warnings=_warnings(timeline, found, are_streams),
+    )
+
+
+def _queue_busy(timeline: Timeline, found: list[Lane], are_streams: bool) -> tuple[QueueBusy, ...]:
+    if not timeline.queues:
+        return ()
+    by_queue = lanes(timeline, "queue") if are_streams else found
+    rows = [
+        QueueBusy(timeline.queues[lane.id], lane.busy.length, lane.sum_dur_ns, len(lane.rows))
+        for lane in by_queue
+        if lane.id != UNKNOWN
+    ]
+    return tuple(sorted(rows, key=lambda q: -q.busy_ns))
+
+
+def _warnings(timeline: Timeline, found: list[Lane], are_streams: bool) -> tuple[str, ...]:
+    extra = []
+    if not are_streams:
+        extra.append(QUEUES_ONLY)
+    elif any(lane.id == UNKNOWN for lane in found):
+        extra.append(UNKNOWN_STREAM)
+    return (*timeline.warnings, *extra)
+
+
+def _occupancy_lanes(timeline: Timeline) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    """Lane of every row and the labels: queues, or streams standing in where the source names no queue."""
+    if (timeline.queue != UNKNOWN).any():
+        return timeline.queue, timeline.queues
+    return timeline.stream, tuple(f"stream {name}" for name in timeline.streams)
+
+
+def _packets(timeline: Timeline, rows: NDArray[np.bool_]) -> tuple[Ints, Ints, Ints]:
+    """``(queued, start, end)`` of the packets in ``rows``; a barrier (``WAIT``) never runs: its start is its end."""
+    start, end = timeline.start_ns[rows], timeline.end_ns[rows]
+    queued = timeline.queued_ns[rows]
+    barrier = timeline.kind[rows] == Kind.WAIT
+    queued = np.where(barrier & (queued == UNKNOWN), start, queued)
+    start = np.where(barrier, end, start)
+    queued = np.where((queued == UNKNOWN) | (queued > start), start, queued)
+    return queued, start, end
+
+
+def occupancy(timeline: Timeline) -> QueueOccupancy:
+    """Packets waiting and running in every queue as step functions.
+
+    A packet waits from ``queued_ns`` to its start and runs until its end; a barrier waits until it is released. Where
+    the source names no queue, streams stand in, labelled ``stream <name>``.
+    """
+    lane_of, labels = _occupancy_lanes(timeline)
+    packets = timeline.busy_mask | ((timeline.kind == Kind.WAIT) & (lane_of != UNKNOWN))
+    packets &= lane_of != UNKNOWN
+    used = np.unique(lane_of[packets])
+    parts = [_packets(timeline, packets & (lane_of == lane)) for lane in used]
+    times = [t for part in parts for t in part]
+    edges = np.unique(np.concatenate(times)) if times else np.empty(0, np.int64)
+    running = np.zeros((len(used), max(len(edges) - 1, 0)), np.int32)
+    waiting = np.zeros_like(running)
+    for at, (queued, start, end) in enumerate(parts):
+        running[at] = _steps(edges, start, end)
+        waiting[at] = _steps(edges, queued, start)
+    return QueueOccupancy(tuple(labels[i] for i in used), edges, running, waiting)
+
+
+def _steps(edges: Ints, start: Ints, end: Ints) -> NDArray[np.int32]:
+    change = np.bincount(np.searchsorted(edges, start), minlength=len(edges))
+    change -= np.bincount(np.searchsorted(edges, end), minlength=len(edges))
+    return np.cumsum(change)[:-1].astype(np.int32)
+
+
+def occupancy_bins(timeline: Timeline, bins: int = 4096) -> QueueOccupancy:
+    """Like :func:`occupancy`, on ``bins`` equal cells: the largest count reached at any cell's start.
+
+    Cheap at any size: what a picture of a million rows needs.
+    """
+    lane_of, labels = _occupancy_lanes(timeline)
+    packets = timeline.busy_mask & (lane_of != UNKNOWN)
+    used = np.unique(lane_of[packets])
+    first, last = wall(timeline)
+    edges = np.unique(np.linspace(first, last, bins + 1).astype(np.int64))
+    running = np.zeros((len(used), max(len(edges) - 1, 0)), np.int32)
+    waiting = np.zeros_like(running)
+    for at, lane in enumerate(used):
+        queued, start, end = _packets(timeline, packets & (lane_of == lane))
+        running[at] = _sampled(edges, start, end)
+        waiting[at] = _sampled(edges, queued, start)
+    return QueueOccupancy(tuple(labels[i] for i in used), edges, running, waiting)
+
+
+def _sampled(edges: Ints, start: Ints, end: Ints) -> NDArray[np.int32]:
+    begun = np.searchsorted(np.sort(start, kind="stable"), edges[:-1], side="right")
+    over = np.searchsorted(np.sort(end, kind="stable"), edges[:-1], side="right")
+    return (begun - over).astype(np.int32)

@@ -1,0 +1,117 @@
+"""Exact interval arithmetic on ``int64`` nanoseconds, vectorised.
+
+An *interval set* is a pair ``(start, end)`` of sorted, disjoint, non-touching intervals ``[start, end)``, each longer
+than zero.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+
+class Intervals(NamedTuple):
+    """Sorted, disjoint, non-empty intervals: ``int64 [m]`` each."""
+
+    start: Ints
+    end: Ints
+
+    @property
+    def length(self) -> int:
+        """Total length in nanoseconds."""
+        return int(self.end.sum() - self.start.sum()) if len(self.start) else 0
+
+
+EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def is_sorted(values: Ints) -> bool:
+    """True if ``values`` never decrease."""
+    return len(values) < 2 or bool((values[1:] >= values[:-1]).all())
+
+
+def merge(start: Ints, end: Ints) -> Intervals:
+    """The union of ``[start, end)``; rows of zero or negative length contribute nothing.
+
+    With starts and ends sorted independently, a gap lies between ``end[k]`` and ``start[k + 1]`` exactly where the
+    latter is larger: the first ``k + 1`` intervals are then over and the next has not begun. No pairing is needed.
+    """
+    if len(start) and not bool((end > start).all()):
+        keep = end > start
+        start, end = start[keep], end[keep]
+    if not len(start):
+        return EMPTY
+    if not is_sorted(start):
+        start = np.sort(start, kind="stable")
+    if not is_sorted(end):
+        end = np.sort(end, kind="stable")
+    gap = start[1:] > end[:-1]
+    if gap.all():
+        return Intervals(start, end)
+    first = np.concatenate(([True], gap))
+    last = np.concatenate((gap, [True]))
+    return Intervals(start[first], end[last])
+
+
+def merge_all(sets: list[Intervals]) -> Intervals:
+    """The union of several interval sets."""
+    if len(sets) == 1:
+        return sets[0]
+    if not sets:
+        return EMPTY
+    return merge(np.concatenate([s.start for s in sets]), np.concatenate([s.end for s in sets]))
+
+
+def covered(by: Intervals, start: Ints, end: Ints) -> Ints:
+    """``int64 [n]``: how much of each ``[start, end)`` lies inside ``by``."""
+    if not len(by.start) or not len(start):
+        return np.zeros(len(start), np.int64)
+    total = np.concatenate(([0], np.cumsum(by.end - by.start)))
+
+    def before(t: Ints) -> Ints:
+        index = np.searchsorted(by.start, t, side="right")
+        past = np.maximum(by.end[index - 1] - t, 0)
+        return np.where(index > 0, total[index] - past, 0)
+
+    return np.asarray(before(end) - before(start), np.int64)
+
+
+def gaps(of: Intervals, start: int, end: int) -> Intervals:
+    """What ``[start, end)`` leaves uncovered by ``of``."""
+    clipped_start, clipped_end = np.clip(of.start, start, end), np.clip(of.end, start, end)
+    left = np.concatenate(([start], clipped_end)).astype(np.int64)
+    right = np.concatenate((clipped_start, [end])).astype(np.int64)
+    keep = right > left
+    return Intervals(left[keep], right[keep])
+
+
+def intersect(a: Intervals, b: Intervals) -> Intervals:
+    """What lies in both sets."""
+    if not len(a.start) or not len(b.start):
+        return EMPTY
+    low, high = int(min(a.start[0], b.start[0])), int(max(a.end[-1], b.end[-1]))
+    outside = merge_all([gaps(a, low, high), gaps(b, low, high)])
+    return gaps(outside, low, high)
+
+
+def depth_time(start: Ints, end: Ints) -> dict[int, int]:
+    """Nanoseconds spent at each depth of overlap above zero, over all ``[start, end)``."""
+    keep = end > start
+    edges = np.concatenate((start[keep], end[keep]))
+    if not len(edges):
+        return {}
+    change = np.ones(len(edges), np.int64)
+    change[len(edges) // 2 :] = -1
+    order = np.argsort(edges, kind="stable")
+    edges, depth = edges[order], np.cumsum(change[order])
+    length = edges[1:] - edges[:-1]
+    out: dict[int, int] = {}
+    for level in np.unique(depth[:-1]):
+        spent = int(length[depth[:-1] == level].sum())
+        if level > 0 and spent:
+            out[int(level)] = spent
+    return out

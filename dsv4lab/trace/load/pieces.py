@@ -1,0 +1,138 @@
+"""From chunks of a Chrome-style trace file to lists of events: cut at event boundaries, repaired where broken."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dsv4lab.errors import TraceError
+from dsv4lab.trace.load.events import DECODE_EVENTS, ERRORS, Event
+from dsv4lab.trace.load.report import LoadReport
+from dsv4lab.trace.load.salvage import CUT, FIRST_KEYS, object_end, salvage
+
+_ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BARE_ARRAY = re.compile(rb"\[\s*(?=\{\s*" + FIRST_KEYS + rb")")
+_HEADER_LIMIT = 256 << 20
+_TAIL_LIMIT = 64 << 20
+_LOOK_BACK = (1 << 16, 1 << 20, 1 << 62)
+
+
+def last_cut(data: bytes) -> tuple[int, int] | None:
+    """``(end of an event, start of the next)`` nearest to the end of ``data``."""
+    for window in _LOOK_BACK:
+        last = deque(CUT.finditer(data, max(0, len(data) - window)), maxlen=1)
+        if last:
+            return last[0].start() + 1, last[0].end()
+        if window >= len(data):
+            break
+    return None
+
+
+class EventReader:
+    """Iterates over lists of events; ``header`` and ``tail`` hold the keys around ``traceEvents``."""
+
+    def __init__(self, chunks: Iterable[bytes], report: LoadReport, path: Path) -> None:
+        self._chunks = iter(chunks)
+        self._report = report
+        self._path = path
+        self._tail: list[bytes] | None = None
+        self._tail_bytes = 0
+        self.header: dict[str, Any] = {}
+        self.tail: dict[str, Any] = {}
+
+    def __iter__(self) -> Iterator[list[Event]]:
+        rest = self._open()
+        for chunk in self._chunks:
+            if self._tail is not None:
+                self._keep_tail(chunk)
+                continue
+            data = rest + chunk
+            cut = last_cut(data)
+            if cut is None:
+                rest = data
+                continue
+            yield self._piece(data[: cut[0]])
+            rest = data[cut[1] :]
+        if self._tail is None:
+            yield from self._finish(rest)
+        if self._tail is not None:
+            self.tail = self._keys(b"{" + b"".join(self._tail).lstrip(b", \t\r\n"), "tail")
+
+    def _open(self) -> bytes:
+        """Read up to the start of the events; returns the text after the opening bracket."""
+        data = b""
+        for chunk in self._chunks:
+            data += chunk
+            found = _ARRAY.search(data)
+            if found is not None:
+                before = data[: found.start()].rstrip().rstrip(b",").strip()
+                self.header = self._keys(before + b"}", "header") if before not in (b"{", b"") else {}
+                return data[found.end() :]
+            if data.lstrip()[:1] == b"[" or len(data) > _HEADER_LIMIT:
+                break
+        bare = _BARE_ARRAY.search(data)
+        if bare is None:
+            raise TraceError(f"{self._path}: no traceEvents array: not a Kineto or Chrome trace")
+        if data[: bare.start()].strip():
+            self._report.repairs["damaged header"] += 1
+        return data[bare.end() :]
+
+    def _keys(self, text: bytes, where: str) -> dict[str, Any]:
+        try:
+            keys = msgspec.json.decode(text.strip(), type=dict[str, Any])
+        except ERRORS:
+            keys = _salvaged_keys(text)
+            self._report.repairs[f"damaged {where}"] += 1
+        return keys
+
+    def _keep_tail(self, chunk: bytes) -> None:
+        self._tail_bytes += len(chunk)
+        if self._tail is not None and self._tail_bytes < _TAIL_LIMIT:
+            self._tail.append(chunk)
+
+    def _piece(self, text: bytes) -> list[Event]:
+        try:
+            return DECODE_EVENTS(b"[" + text + b"]")
+        except ERRORS:
+            return self._salvaged(text, final=False)
+
+    def _finish(self, text: bytes) -> Iterator[list[Event]]:
+        cut = last_cut(text)
+        if cut is not None:
+            yield self._piece(text[: cut[0]])
+            text = text[cut[1] :]
+        if self._tail is not None:
+            self._keep_tail(text)
+        else:
+            yield self._salvaged(text, final=True)
+            if self._tail is None:
+                self._report.truncated = True
+
+    def _salvaged(self, text: bytes, *, final: bool) -> list[Event]:
+        events, tail = salvage(text, final, self._report)
+        if tail is not None:
+            self._tail = []
+            self._keep_tail(tail)
+        return events
+
+
+def _salvaged_keys(text: bytes) -> dict[str, Any]:
+    """The top-level scalar and object values of a damaged header that still read one by one."""
+    out: dict[str, Any] = {}
+    for key in re.finditer(rb'"(\w{1,64})"\s*:\s*', text):
+        if text[key.end() : key.end() + 1] in (b"{", b"["):
+            end = object_end(text[key.end() :])
+            value = text[key.end() : key.end() + end] if end else b""
+        else:
+            found = re.match(rb'"(?:[^"\\]|\\.)*"|[-0-9.eE+]+|true|false|null', text[key.end() :])
+            value = found[0] if found else b""
+        try:
+            out.setdefault(key[1].decode("ascii"), msgspec.json.decode(value))
+        except ERRORS:
+            continue
+    return out

@@ -1,0 +1,99 @@
+"""Repair of single damaged events. Used only on text that did not parse; every repair is counted by kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from dsv4lab.trace.load.events import DECODE_EVENT, ERRORS, Event, from_untyped
+
+MAX_EVENT = 4 << 20
+_STRING = rb'"(?:[^"\\]|\\.)*"'
+_NON_FINITE = re.compile(_STRING + rb"|-?\b(?:NaN|Infinity|nan|inf|Inf)\b", re.DOTALL)
+_ESCAPE = re.compile(rb'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
+_CONTROL = re.compile(rb"[\x00-\x1f]")
+_MISSING = re.compile(_STRING + rb"|:(\s*)(?=[,}\]])", re.DOTALL)
+_NEXT_KEYS = rb"pid|tid|ph|cat|ts|dur|args|id|s|bp|name"
+_NAME = re.compile(rb'("name"\s*:\s*")(.*?)("\s*(?:,\s*"(?:' + _NEXT_KEYS + rb')"\s*:|\}))', re.DOTALL)
+_BARE_QUOTE = re.compile(rb'(?<!\\)((?:\\\\)*)"')
+_ANY_VALUE = re.compile(rb'(:\s*")(.*?)("\s*(?:,\s*"[^"\\]{1,64}"\s*:|[}\]]))', re.DOTALL)
+
+
+def _utf8(text: bytes) -> bytes:
+    return text.decode("utf-8", "replace").encode("utf-8")
+
+
+def _control(text: bytes) -> bytes:
+    return _CONTROL.sub(b" ", text)
+
+
+def _non_finite(text: bytes) -> bytes:
+    return _NON_FINITE.sub(lambda m: m[0] if m[0][:1] == b'"' else b"null", text)
+
+
+def _missing(text: bytes) -> bytes:
+    return _MISSING.sub(lambda m: m[0] if m[0][:1] == b'"' else b": null", text)
+
+
+def _escapes(text: bytes) -> bytes:
+    return _ESCAPE.sub(lambda m: m[0] if m[1] else rb"\\", text)
+
+
+def _quote_value(match: re.Match[bytes]) -> bytes:
+    inner = _escapes(match[2])
+    return match[1] + _BARE_QUOTE.sub(rb'\1\\"', inner) + match[3]
+
+
+def _name_quotes(text: bytes) -> bytes:
+    return _NAME.sub(_quote_value, text)
+
+
+def _value_quotes(text: bytes) -> bytes:
+    return _ANY_VALUE.sub(_quote_value, text)
+
+
+STEPS: tuple[tuple[str, Callable[[bytes], bytes]], ...] = (
+    ("invalid utf-8", _utf8),
+    ("control character", _control),
+    ("non-finite number", _non_finite),
+    ("missing value", _missing),
+    ("lone backslash", _escapes),
+    ("bare quote", _name_quotes),
+    ("bare quote", _value_quotes),
+)
+
+
+def read_one(text: bytes) -> Event | None:
+    """One event, typed if possible, else untyped; ``None`` if ``text`` is not one JSON object."""
+    try:
+        return DECODE_EVENT(text)
+    except ERRORS:
+        pass
+    try:
+        return from_untyped(text)
+    except ERRORS:
+        return None
+
+
+def repair(text: bytes) -> tuple[Event, list[str]] | None:
+    """The event in ``text`` and the kinds of repair it took (each step builds on those before it).
+
+    ``None`` if no sequence of repairs makes it an event.
+    """
+    event = read_one(text)
+    if event is not None:
+        return event, []
+    if len(text) > MAX_EVENT:
+        return None
+    kinds: list[str] = []
+    for kind, step in STEPS:
+        changed = step(text)
+        if changed == text:
+            continue
+        text = changed
+        if kind not in kinds:
+            kinds.append(kind)
+        event = read_one(text)
+        if event is not None:
+            return event, kinds
+    return None
