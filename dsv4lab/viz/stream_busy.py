@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from dsv4lab.timeline.records import BusySummary, StreamBusy
 from dsv4lab.viz import theme as themes
-from dsv4lab.viz.axes import Heading, TimeUnit, dress, empty_figure, panel_titles, time_unit
+from dsv4lab.viz.axes import TimeUnit, time_unit
+from dsv4lab.viz.sheet import Heading, Sheet, empty_sheet
 
 MOST_STREAMS = 12
 TITLE = "Busy time per stream"
@@ -26,37 +26,32 @@ def stream_busy_figure(summary: BusySummary | Mapping[str, BusySummary], *, them
     summaries, such as ``{"off": before, "hip": after}``, draws one panel each on a common time axis. The 12 busiest
     streams of a summary are drawn. A summary that knows hardware queues only is drawn by queue.
     """
+    return stream_busy_sheet(summary).figure(theme)
+
+
+def stream_busy_sheet(summary: BusySummary | Mapping[str, BusySummary]) -> Sheet:
+    """The picture of :func:`stream_busy_figure` as plain data."""
     summaries = dict(summary) if isinstance(summary, Mapping) else {"": summary}
     drawn = {label: one for label, one in summaries.items() if one.streams or one.queues}
     if not drawn:
-        return empty_figure(TITLE, "no stream has busy time", theme)
-    unit = time_unit(max(s.wall_ns for s in drawn.values()))
-    shown = {label: _shown(one) for label, one in drawn.items()}
-    rows = [len(streams) for streams in shown.values()]
-    pixels = 34 * sum(rows) + 46 * (len(rows) - 1)
-    fig = make_subplots(
-        rows=len(rows),
-        cols=1,
-        shared_xaxes=True,
-        row_heights=rows,
-        vertical_spacing=46 / max(pixels, 92) if len(rows) > 1 else 0,
-        subplot_titles=[_panel_title(label, one, unit) for label, one in drawn.items()] if len(rows) > 1 else None,
-    )
-    for number, (label, streams) in enumerate(shown.items(), start=1):
-        _add_bars(fig, drawn[label], streams, unit, number)
+        return empty_sheet(TITLE, "no stream has busy time")
+    wall = max(s.wall_ns for s in drawn.values())
+    unit = time_unit(wall)
+    shown = [_shown(one) for one in drawn.values()]
+    titles = [_panel_title(label, one, unit) for label, one in drawn.items()]
+    several = len(titles) > 1
+    said = ["within the wall time of each run"] if several else titles
+    head = Heading(TITLE, " \N{MIDDLE DOT} ".join(said + _left_out(drawn)), legend=True, panels=several)
+    heights = [34 * len(streams) for streams in shown]
+    sheet = Sheet(head, heights, gap=40, titles=titles if several else (), shared_x=True)
+    for panel, (one, streams) in enumerate(zip(drawn.values(), shown, strict=True)):
+        _add_bars(sheet, one, streams, unit, panel)
+        sheet.x_axis(panel, range=[0, wall / unit.ns * 1.005])
     swatch = {"color": themes.GREY, "pattern": _HATCH | {"bgcolor": themes.GREY}, "line": {"width": 0}}
-    fig.add_trace(
-        go.Bar(x=[None], y=[None], orientation="h", name=EXPOSED, legendgroup=EXPOSED, marker=swatch), row=1, col=1
-    )
-    fig.update_xaxes(row=len(rows), col=1, title=f"time ({unit.name})")
-    fig.update_xaxes(range=[0, unit.scale(max(s.wall_ns for s in drawn.values())) * 1.005])
-    parts = (
-        [_panel_title("", next(iter(drawn.values())), unit)] if len(rows) == 1 else ["within the wall time of each run"]
-    )
-    head = Heading(TITLE, " \N{MIDDLE DOT} ".join(parts + _left_out(drawn)), legend=True, panels=len(rows) > 1)
-    dress(fig, head, theme=theme, body=pixels + 44, barmode="stack")
-    panel_titles(fig, left=True)
-    return fig
+    sheet.add("bar", x=[None], y=[None], orientation="h", name=EXPOSED, legendgroup=EXPOSED, marker=swatch)
+    sheet.x_axis(len(heights) - 1, title={"text": f"time ({unit.name})"})
+    sheet.layout["barmode"] = "stack"
+    return sheet
 
 
 def busy_headline(summary: BusySummary) -> str:
@@ -94,7 +89,7 @@ def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.0f} %" if whole else "0 %"
 
 
-def _add_bars(fig: go.Figure, summary: BusySummary, streams: list[StreamBusy], unit: TimeUnit, row: int) -> None:
+def _add_bars(sheet: Sheet, summary: BusySummary, streams: list[StreamBusy], unit: TimeUnit, panel: int) -> None:
     colors = [themes.stream_color("main" if s.role == "main" else s.stream, n) for n, s in enumerate(streams)]
     covered = [s.hidden_ns if s.role == "side" else s.busy_ns for s in streams]
     exposed = [s.busy_ns - s.hidden_ns if s.role == "side" else 0 for s in streams]
@@ -110,23 +105,21 @@ def _add_bars(fig: go.Figure, summary: BusySummary, streams: list[StreamBusy], u
         ("idle", idle, themes.IDLE, {}),
     )
     for name, values, color, pattern in parts:
-        fig.add_trace(
-            go.Bar(
-                x=unit.scale(values),
-                y=labels,
-                orientation="h",
-                name=name,
-                legendgroup=name,
-                showlegend=row == 1 and name != EXPOSED,
-                marker={"color": color, "pattern": pattern, "line": {"width": 0}},
-                text=hover,
-                textposition="none",
-                hovertemplate="%{text}<extra></extra>",
-            ),
-            row=row,
-            col=1,
+        sheet.add(
+            "bar",
+            panel,
+            x=unit.scale(values),
+            y=labels,
+            orientation="h",
+            name=name,
+            legendgroup=name,
+            showlegend=panel == 0 and name != EXPOSED,
+            marker={"color": color, "pattern": pattern, "line": {"width": 0}},
+            text=hover,
+            textposition="none",
+            hovertemplate="%{text}<extra></extra>",
         )
-    fig.update_yaxes(row=row, col=1, autorange="reversed", showgrid=False, type="category")
+    sheet.y_axis(panel, autorange="reversed", showgrid=False, type="category")
 
 
 def _ambiguous(streams: list[StreamBusy]) -> bool:

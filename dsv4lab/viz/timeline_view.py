@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from dsv4lab.errors import UsageError
 from dsv4lab.timeline.timeline import UNKNOWN, Kind, Timeline
 from dsv4lab.viz import theme as themes
-from dsv4lab.viz.axes import Heading, TimeUnit, dress, empty_figure, time_text, time_unit
+from dsv4lab.viz.axes import TimeUnit, time_text, time_unit
 from dsv4lab.viz.downsample import bin_edges, bin_slices, sub_lanes
+from dsv4lab.viz.sheet import Heading, Sheet, empty_sheet
 
 MOST_SLICES = 5000
 MOST_EDGES = 400
@@ -44,34 +45,49 @@ def timeline_figure(
     heat map of busy share per lane, with the leading name of each cell in its hover. Raises :class:`UsageError` for an
     unknown ``lanes``.
     """
+    return timeline_sheet(timeline, lanes=lanes, edges=edges, window_ns=window_ns, most_slices=most_slices).figure(
+        theme
+    )
+
+
+def timeline_sheet(
+    timeline: Timeline,
+    *,
+    lanes: str = "stream",
+    edges: Sequence[tuple[int, int]] = (),
+    window_ns: tuple[int, int] | None = None,
+    most_slices: int = MOST_SLICES,
+) -> Sheet:
+    """The picture of :func:`timeline_figure` as plain data."""
     if lanes not in ("stream", "queue"):
         raise UsageError(f"lanes={lanes!r} is unknown, it takes one of: stream, queue")
     rows = _rows_in_view(timeline, window_ns)
     if not len(rows):
-        return empty_figure("Timeline", "no slices in this window", theme)
+        return empty_sheet("Timeline", "no slices in this window")
     view = timeline.select(rows)
     place = _lanes(view, lanes)
-    origin = int(view.start_ns.min()) if window_ns is None else window_ns[0]
-    end = int(view.end_ns.max()) if window_ns is None else window_ns[1]
+    origin, end = window_ns or (int(view.start_ns.min()), int(view.end_ns.max()))
     unit = time_unit(end - origin)
-    if len(rows) <= most_slices:
-        fig = _rectangles(view, place, origin, unit)
-        _add_edges(fig, timeline, rows, edges, place, origin, unit)
-        how = f"{len(rows):,} slices"
+    few = len(rows) <= most_slices
+    how = f"{len(rows):,} slices" + ("" if few else f" in cells of {time_text((end - origin) / BINS)}")
+    body = max(80, min(640, 40 * len(place.labels)))
+    sheet = Sheet(Heading("Timeline", f"{how} on {len(place.labels)} {place.noun}s"), [body])
+    if few:
+        _add_slices(sheet, view, place, origin, unit)
+        _add_edges(sheet, timeline, rows, edges, place, origin, unit)
     else:
-        fig = _heat(view, place, origin, end, unit)
-        how = f"{len(rows):,} slices in cells of {time_text((end - origin) / BINS)}"
-    fig.update_xaxes(title=f"time ({unit.name})", range=[0, float(unit.scale(end - origin))])
-    fig.update_yaxes(
+        _add_heat(sheet, view, place, origin, end, unit)
+    sheet.x_axis(0, title={"text": f"time ({unit.name})"}, range=[0, max(1, end - origin) / unit.ns])
+    sheet.y_axis(
+        0,
         tickvals=list(range(len(place.labels))),
         ticktext=place.labels,
         range=[len(place.labels) - 0.5, -0.5],
         showgrid=False,
-        title=place.noun,
+        title={"text": place.noun},
         fixedrange=True,
     )
-    body = 44 + max(80, min(640, 40 * len(place.labels)))
-    return dress(fig, Heading("Timeline", f"{how} on {len(place.labels)} {place.noun}s"), theme=theme, body=body)
+    return sheet
 
 
 def _rows_in_view(timeline: Timeline, window_ns: tuple[int, int] | None) -> NDArray[np.int64]:
@@ -94,7 +110,7 @@ def _lanes(view: Timeline, lanes: str) -> _Lanes:
     return _Lanes(of, [themes.text(labels[i], 24) if i != UNKNOWN else "unknown" for i in used], lanes)
 
 
-def _rectangles(view: Timeline, place: _Lanes, origin: int, unit: TimeUnit) -> go.Figure:
+def _add_slices(sheet: Sheet, view: Timeline, place: _Lanes, origin: int, unit: TimeUnit) -> None:
     sub, depth = sub_lanes(place.of, view.start_ns, view.end_ns)
     height = _LANE / depth
     y = place.of - _LANE / 2 + (sub + 0.5) * height
@@ -104,7 +120,8 @@ def _rectangles(view: Timeline, place: _Lanes, origin: int, unit: TimeUnit) -> g
         themes.IDLE if wait else tones[i] if i != UNKNOWN else themes.GREY
         for i, wait in zip(view.name, waits, strict=True)
     ]
-    bars = go.Bar(
+    sheet.add(
+        "bar",
         orientation="h",
         base=unit.scale(view.start_ns - origin),
         x=unit.scale(view.dur_ns),
@@ -116,7 +133,6 @@ def _rectangles(view: Timeline, place: _Lanes, origin: int, unit: TimeUnit) -> g
         hovertemplate="%{text}<extra></extra>",
         name="slices",
     )
-    return go.Figure(bars)
 
 
 def _slice_texts(view: Timeline, origin: int) -> list[str]:
@@ -148,7 +164,7 @@ def _pick(labels: Sequence[str], index: int) -> str:
 
 
 def _add_edges(
-    fig: go.Figure,
+    sheet: Sheet,
     timeline: Timeline,
     rows: NDArray[np.int64],
     edges: Sequence[tuple[int, int]],
@@ -169,21 +185,20 @@ def _add_edges(
             None,
         ]
         y += [float(place.of[at[producer]]), float(place.of[at[consumer]]), None]
-    fig.add_trace(
-        go.Scatter(
-            x=x,
-            y=y,
-            mode="lines+markers",
-            line={"width": 1, "color": themes.READ},
-            marker={"size": 5, "symbol": "arrow", "angleref": "previous", "color": themes.READ},
-            opacity=0.7,
-            hoverinfo="skip",
-            name="waits",
-        )
+    sheet.add(
+        "scatter",
+        x=x,
+        y=y,
+        mode="lines+markers",
+        line={"width": 1, "color": themes.READ},
+        marker={"size": 5, "symbol": "arrow", "angleref": "previous", "color": themes.READ},
+        opacity=0.7,
+        hoverinfo="skip",
+        name="waits",
     )
 
 
-def _heat(view: Timeline, place: _Lanes, origin: int, end: int, unit: TimeUnit) -> go.Figure:
+def _add_heat(sheet: Sheet, view: Timeline, place: _Lanes, origin: int, end: int, unit: TimeUnit) -> None:
     grid = bin_slices(place.of, view.start_ns, view.dur_ns, view.name, len(place.labels), bin_edges(origin, end, BINS))
     names = [*(themes.text(name, 80) for name in view.names), "nothing"]
     hover = [
@@ -193,12 +208,13 @@ def _heat(view: Timeline, place: _Lanes, origin: int, end: int, unit: TimeUnit) 
         ]
         for lane in zip(grid.share, grid.count, grid.top, strict=True)
     ]
-    heat = go.Heatmap(
+    sheet.add(
+        "heatmap",
         x=unit.scale(grid.edges_ns - origin),
         y=list(range(len(place.labels))),
         z=np.minimum(grid.share, 1.0),
         text=hover,
-        colorscale=[(0.0, themes.FAINT), (0.01, themes.fade(themes.BLUE, 0.25)), (1.0, themes.BLUE)],
+        colorscale=[[0.0, themes.FAINT], [0.01, themes.fade(themes.BLUE, 0.25)], [1.0, themes.BLUE]],
         zmin=0,
         zmax=1,
         ygap=6,
@@ -206,4 +222,3 @@ def _heat(view: Timeline, place: _Lanes, origin: int, end: int, unit: TimeUnit) 
         hovertemplate=f"%{{x:.3f}} {unit.name}<br>%{{text}}<extra></extra>",
         name="busy share",
     )
-    return go.Figure(heat)
