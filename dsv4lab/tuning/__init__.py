@@ -1,1 +1,1 @@
-"""Tuning sessions: what to measure, the correctness gate, sweeps, stores and reports."""
+"""Tuning sessions: measure plan × hardware queues × concurrency level, trust the answer, keep every record."""

@@ -1,0 +1,133 @@
+"""``dsv4lab run``: one synthetic load on one setting."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+
+from dsv4lab.cli import model_args
+from dsv4lab.cli.base import Command
+from dsv4lab.cli.output import console, emit_json, progress, table
+from dsv4lab.errors import EngineError
+from dsv4lab.units import ns_text, ratio_text
+
+if TYPE_CHECKING:
+    from dsv4lab.config.engine import EngineConfig
+    from dsv4lab.engine.results import GenerateResult
+    from dsv4lab.timeline.records import BusySummary
+
+_SHOWN_TOKENS = 12
+
+
+class RunCommand(Command):
+    """Generate, and say how long it took and what the streams did."""
+
+    name = "run"
+    help = "run a synthetic load on the engine: tokens, TTFT, TPOT and the busy time of each stream"
+    examples = (
+        "dsv4lab run --preset tiny",
+        "dsv4lab run --preset demo --concurrency 4 --plan hip --hw-queues 2",
+        "dsv4lab run --concurrency 4 --prompt-tokens 300 --max-new-tokens 32 --plan hip --hw-queues 4 --json",
+        "dsv4lab run --checkpoint path/to/model --plan my-plan.json --prompt-tokens 64",
+    )
+
+    def prepare(self, parser: argparse.ArgumentParser) -> None:
+        """Model, load, and what it runs on."""
+        model_args.add_model_arguments(parser, preset="tiny")
+        parser.add_argument(
+            "--concurrency",
+            type=model_args.positive("--concurrency"),
+            default=1,
+            metavar="N",
+            help="requests in flight at once (default: 1)",
+        )
+        model_args.add_load_arguments(parser, prompt_tokens=256, max_new_tokens=32)
+        parser.add_argument(
+            "--plan",
+            help="overlap plan: a preset (off, hip, cuda) or a JSON file (default: the environment's, else off)",
+        )
+        parser.add_argument(
+            "--hw-queues",
+            type=model_args.positive("--hw-queues"),
+            metavar="N",
+            help="hardware queues (default: GPU_MAX_HW_QUEUES, else 4)",
+        )
+        model_args.add_stream_arguments(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Run it. JSON: ``tokens``, ``ttft_ms``, ``tpot_ms``, ``concurrency_level``, ``plan``, ``hw_queues``,
+        ``stream_busy`` (as ``trace summary``), ``tokens_per_s``.
+        """
+        config = model_args.engine_config(
+            args, args.concurrency, plan=model_args.plan_setting(args.plan), hw_queues=args.hw_queues
+        )
+        result = _load(config, args)
+        if result.timeline is None:
+            raise EngineError("the load recorded no forwards")
+        busy: BusySummary = result.timeline.stream_busy()
+        if args.json:
+            emit_json(_document(result, busy, config, args.concurrency))
+        else:
+            _print(result, busy, config, args.concurrency)
+        return 0
+
+
+def _load(config: EngineConfig, args: argparse.Namespace) -> GenerateResult:
+    from dsv4lab.engine.client import EngineClient
+
+    with (
+        progress(args.concurrency * args.max_new_tokens, "starting a worker") as advance,
+        EngineClient(config, progress=lambda _fraction, stage: advance(0, note=stage)) as client,
+    ):
+        advance(0, note="generating")
+        return client.load(
+            args.concurrency,
+            args.prompt_tokens,
+            args.max_new_tokens,
+            args.seed,
+            profile=True,
+            on_token=lambda _place, _token: advance(1),
+        )
+
+
+def _document(result: GenerateResult, busy: BusySummary, config: EngineConfig, concurrency: int) -> dict[str, Any]:
+    return {
+        "tokens": result.tokens,
+        "ttft_ms": result.ttft_ms,
+        "tpot_ms": result.tpot_ms,
+        "concurrency_level": concurrency,
+        "plan": model_args.plan_name(config.plan),
+        "hw_queues": config.hw_queues,
+        "tokens_per_s": result.tokens_per_s,
+        "stream_busy": busy.to_json(),
+    }
+
+
+def _print(result: GenerateResult, busy: BusySummary, config: EngineConfig, concurrency: int) -> None:
+    plan, queues = model_args.plan_name(config.plan), config.hw_queues
+    title = f"{config.model}: plan {plan}, hardware queues {queues}, concurrency level {concurrency}"
+    times = (_ms(result.ttft_ms), _ms(result.tpot_ms), f"{result.tokens_per_s:.1f}", f"{result.wall_s:.2f} s")
+    table(("TTFT", "TPOT", "tokens/s", "wall"), [times], title=escape(title), left=0)
+    rows = [
+        (
+            stream.stream,
+            stream.queue or "-",
+            ns_text(stream.busy_ns),
+            f"{100 * stream.busy_ns / busy.wall_ns:.1f} %",
+            "-" if stream.role == "main" else ns_text(stream.hidden_ns),
+            str(stream.events),
+        )
+        for stream in busy.streams
+    ]
+    title = f"Streams, prefill and decode: {ratio_text(busy.concurrency)} concurrency on {ns_text(busy.wall_ns)} wall"
+    table(("stream", "queue", "busy", "of wall", "hidden", "ops"), rows, title=title, left=2)
+    out = console()
+    for place, tokens in enumerate(result.tokens):
+        more = " ..." if len(tokens) > _SHOWN_TOKENS else ""
+        out.print(f"request {place}: {len(tokens)} new tokens: {' '.join(map(str, tokens[:_SHOWN_TOKENS]))}{more}")
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} ms"

@@ -1,0 +1,158 @@
+"""``dsv4lab tune``: a tuning session over plan, hardware queues and concurrency level."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+from rich.text import Text
+
+from dsv4lab.cli import model_args
+from dsv4lab.cli.base import Command
+from dsv4lab.cli.output import console, emit_json, note, progress, table
+from dsv4lab.config.engine import EngineConfig
+
+if TYPE_CHECKING:
+    from dsv4lab.tuning.session import SessionResult
+    from dsv4lab.tuning.space import PlanChoice, SweepSpace
+    from dsv4lab.tuning.target import SweepTarget
+
+DIVERGED = 1
+
+
+class TuneCommand(Command):
+    """Measure a sweep, check the outputs, and say what to use."""
+
+    name = "tune"
+    help = "tuning session: overlap plan × hardware queues × concurrency level, with a correctness gate and a report"
+    examples = (
+        "dsv4lab tune --preset demo",
+        "dsv4lab tune --preset tiny --plans off,hip,cuda --hw-queues 1,2,4 --concurrency 1,4 --out traces/tiny --json",
+        "dsv4lab tune --preset demo --plans off,my-plan.json --hw-queues 2 --concurrency 8 --confirm 16",
+        "dsv4lab tune --preset demo --out traces/monday --resume",
+    )
+
+    def prepare(self, parser: argparse.ArgumentParser) -> None:
+        """Model, sweep, load, effort, and where it is written."""
+        model_args.add_model_arguments(parser, preset="demo")
+        ints = model_args.integers
+        parser.add_argument(
+            "--plans", default="off,hip,cuda", help="plans: presets or JSON files (default: off,hip,cuda)"
+        )
+        parser.add_argument("--hw-queues", type=ints("--hw-queues"), default=(1, 2, 4), help="counts (default: 1,2,4)")
+        parser.add_argument("--concurrency", type=ints("--concurrency"), default=(1, 4), help="levels (default: 1,4)")
+        model_args.add_load_arguments(parser, prompt_tokens=64, max_new_tokens=12)
+        _add_effort(parser, "--rounds", 1, "worker processes per queue count")
+        _add_effort(parser, "--repeats", 3, "measured loads of every setting in each of them")
+        _add_effort(parser, "--confirm", 8, "paired trials of the winner against off; 5 or more decide")
+        parser.add_argument("--no-control", action="store_true", help="leave out off with all cores inside the op")
+        model_args.add_stream_arguments(parser)
+        parser.add_argument("--out", type=Path, metavar="DIR", help="session folder (default: traces/PRESET-TIME)")
+        parser.add_argument("--resume", action="store_true", help="go on with the session in --out")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """JSON: ``identical``, ``rows``, ``best`` and more (docs). Exit code 1 if outputs differ between settings."""
+        from dsv4lab.tuning.report import write_report
+        from dsv4lab.tuning.session import run_session
+        from dsv4lab.tuning.sweep import load_count
+
+        space = _space(args)
+        config = model_args.engine_config(args, max(space.concurrency), plan="off", hw_queues=space.hw_queues[0])
+        folder = _folder(args)
+        with progress(load_count(space), "starting") as advance:
+            result = run_session(
+                space,
+                config,
+                folder,
+                open_target=_open,
+                tell=lambda loads, text: advance(loads, note=text),
+                resume=args.resume,
+            )
+            advance(0, note="drawing")
+            report = write_report(result)
+        if args.json:
+            emit_json({**result.to_json(), "report": str(report)})
+        else:
+            _print(result, report)
+        return 0 if result.identical else DIVERGED
+
+
+def _add_effort(parser: argparse.ArgumentParser, option: str, default: int, text: str) -> None:
+    kind = model_args.positive(option)
+    parser.add_argument(option, type=kind, default=default, metavar="N", help=f"{text} (default: {default})")
+
+
+def _open(config: EngineConfig) -> SweepTarget:
+    from dsv4lab.engine.client import EngineClient
+
+    return EngineClient(config)
+
+
+def _space(args: argparse.Namespace) -> SweepSpace:
+    from dsv4lab.tuning.space import Load, SweepSpace
+
+    return SweepSpace(
+        plans=_plans(args.plans.split(",")),
+        hw_queues=args.hw_queues,
+        concurrency=args.concurrency,
+        load=Load(args.prompt_tokens, args.max_new_tokens, args.seed),
+        rounds=args.rounds,
+        repeats=args.repeats,
+        confirm=args.confirm,
+        control=not args.no_control,
+    )
+
+
+def _plans(words: Sequence[str]) -> tuple[PlanChoice, ...]:
+    """The plans named, with the baseline in front if it was left out."""
+    from dsv4lab.tuning.space import BASELINE, PlanChoice
+
+    settings = [model_args.plan_setting(word.strip()) for word in words if word.strip()]
+    choices = [PlanChoice(model_args.plan_name(setting), setting) for setting in settings if setting is not None]
+    if BASELINE not in [choice.name for choice in choices]:
+        note(f"{BASELINE} is measured too: every gain is a gain against it")
+        choices.insert(0, PlanChoice(BASELINE, BASELINE))
+    return tuple(choices)
+
+
+def _folder(args: argparse.Namespace) -> Path:
+    if args.out is not None:
+        return Path(args.out)
+    if args.resume:
+        raise model_args.missing("--resume", "--out DIR, the session to go on with")
+    name = args.preset if args.checkpoint is None else args.checkpoint.resolve().name
+    return Path("traces") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+
+
+def _print(result: SessionResult, report: Path) -> None:
+    from dsv4lab.tuning import tables
+
+    if result.findings:
+        title = f"Sweep of {result.manifest.preset} (level: requests in flight)"
+        _table(tables.SHORT_COLUMNS, tables.short_sweep_table(result), title, left=2)
+    if result.arms:
+        level = result.arms[0].concurrency_level
+        title = f"Decoding with {level} request{'s' * (level != 1)} in flight"
+        _table(tables.PROFILE_COLUMNS, tables.profile_table(result.arms), title, left=1)
+    _say(" ".join((tables.noise_text(result), tables.control_text(result))))
+    _say("")
+    _say(tables.identical_text(result), "lab.good" if result.identical else "lab.bad")
+    if result.recommendation is not None:
+        _say(result.recommendation.headline, "lab.title")
+        _say(result.recommendation.reason)
+        _say(f"This holds {tables.SCOPE}:")
+        console().print(Text(f"  {tables.launch_line(result)}", style="lab.key"))
+    console().print(Text(f"report: {report}"))
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str, left: int) -> None:
+    table(columns, [[escape(cell) for cell in row] for row in rows], title=escape(title), left=left)
+
+
+def _say(text: str, style: str = "") -> None:
+    """A paragraph on standard output, wrapped to the terminal."""
+    console().print(Text(text.strip(), style=style), soft_wrap=False)

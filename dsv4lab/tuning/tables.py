@@ -1,0 +1,142 @@
+"""The words and tables of a session, shared by the terminal and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dsv4lab.tuning.arms import Arm
+from dsv4lab.tuning.recommend import SCOPE
+from dsv4lab.tuning.session import Finding, SessionResult
+from dsv4lab.tuning.stats import LEVEL, MIN_BLOCKS
+from dsv4lab.units import ns_text, percent_text, ratio_text
+
+__all__ = ["SCOPE"]
+
+SWEEP_COLUMNS = ("level", "plan", "queues", "TPOT ms", "p10 to p90", "TTFT ms", "tokens/s", "vs off", "paired trials")
+SHORT_COLUMNS = tuple(name for name in SWEEP_COLUMNS if name not in ("TTFT ms", "paired trials"))
+PROFILE_COLUMNS = ("setting", "main busy", "side busy", "hidden", "concurrency", "wall", "a step")
+
+_MARKS = {"undecided": "too few to tell"}
+
+
+def sweep_table(result: SessionResult) -> list[tuple[str, ...]]:
+    """Cells of :data:`SWEEP_COLUMNS`, one row per finding."""
+    return [_sweep_row(finding) for finding in result.findings]
+
+
+def _sweep_row(finding: Finding) -> tuple[str, ...]:
+    row = finding.row
+    return (
+        str(row.concurrency_level),
+        row.plan,
+        "control" if row.control else str(row.hw_queues),
+        f"{row.tpot_ms:.2f}",
+        f"{row.tpot_p10_ms:.1f} to {row.tpot_p90_ms:.1f}",
+        f"{row.ttft_ms:.0f}",
+        f"{row.tokens_per_s:.1f}",
+        "" if row.delta_vs_off is None else percent_text(row.delta_vs_off),
+        _MARKS.get(finding.verdict, finding.verdict),
+    )
+
+
+def short_sweep_table(result: SessionResult) -> list[tuple[str, ...]]:
+    """Cells of :data:`SHORT_COLUMNS`, which fit a terminal of 80 columns."""
+    kept = [SWEEP_COLUMNS.index(name) for name in SHORT_COLUMNS]
+    return [tuple(row[at] for at in kept) for row in sweep_table(result)]
+
+
+def profile_table(arms: Sequence[Arm]) -> list[tuple[str, ...]]:
+    """Cells of :data:`PROFILE_COLUMNS`, one row per profiled setting."""
+    return [
+        (
+            f"{arm.choice.plan}, {arm.role}",
+            ns_text(arm.busy.main_busy_ns),
+            ns_text(arm.busy.side_busy_ns),
+            ns_text(arm.busy.hidden_ns),
+            ratio_text(arm.busy.concurrency),
+            ns_text(arm.busy.wall_ns),
+            ns_text(arm.busy.wall_ns / max(1, len(arm.steps))),
+        )
+        for arm in arms
+    ]
+
+
+def launch_line(result: SessionResult) -> str:
+    """A ``dsv4lab`` command that runs the recommended setting."""
+    engine = result.manifest.settings["engine"]
+    model = engine["model"]
+    use = result.recommendation.use if result.recommendation else None
+    where = f"--checkpoint {model}" if "/" in model else f"--preset {model}"
+    line = f"dsv4lab run {where} --concurrency {max(result.space.concurrency)}"
+    if use is None:
+        return line
+    return f"{line} --plan {use.plan} --hw-queues {use.hw_queues}"
+
+
+def identical_text(result: SessionResult) -> str:
+    """Whether outputs agree, and over what."""
+    settings = [finding for finding in result.findings if not finding.row.control]
+    if result.divergence is not None:
+        return f"Outputs differ: {result.divergence}."
+    return f"Outputs: identical tokens for identical prompts in all {len(settings)} settings."
+
+
+def noise_text(result: SessionResult) -> str:
+    """How far equal measurements lie apart."""
+    noise = result.recommendation.noise if result.recommendation else None
+    if noise is None or noise.repeat is None:
+        return ""
+    text = f"Noise of this machine: repeats of off spread by ±{100 * noise.repeat:.1f} %"
+    if noise.process is not None:
+        text += f", and its median differs by up to {100 * noise.process:.1f} % between processes"
+    return text + "."
+
+
+def control_text(result: SessionResult) -> str:
+    """What the control is."""
+    if not any(finding.row.control for finding in result.findings):
+        return "Every queue thread runs one intra-op thread."
+    cores = result.manifest.settings["cores"]
+    differs = (
+        " Its tokens differ from the others', as its sums are ordered differently." if result.control_differs else ""
+    )
+    return (
+        "Every queue thread runs one intra-op thread in every plan. The control is off on one stream with "
+        f"all {cores} cores inside the op; it is never recommended.{differs}"
+    )
+
+
+def method_lines(result: SessionResult) -> list[str]:
+    """How the figures were made."""
+    space = result.space
+    load = space.load
+    processes = f"{space.rounds} fresh worker process{'es' * (space.rounds != 1)}"
+    lines = _METHOD.format(load=load, processes=processes, space=space, level=100 * LEVEL, least=MIN_BLOCKS)
+    return [*(" ".join(line.split()) for line in lines.split("\n\n")), control_text(result)]
+
+
+_METHOD = """
+Load: {load.prompt_tokens} prompt tokens and {load.max_new_tokens} new tokens per request, greedy, seed {load.seed};
+as many requests at once as the concurrency level says.
+
+Every queue count had {processes}. In each, every plan and concurrency level was loaded once, for warm-up and
+for the correctness check, and then {space.repeats} times for time: the plans of one repeat side by side, in an order
+that is rotated and reversed from repeat to repeat.
+
+TPOT is the time per token after the first, TTFT the time to the first; both are medians over the requests of all
+repeats. "vs off" compares with off in the same processes.
+
+The overlap that won the sweep was measured again: {space.confirm} pairs with off at each concurrency level, in a fresh
+process. Only these pairs decide, so that having picked the luckiest of many does not count as a gain.
+
+Intervals are bootstrapped over pairs, at {level:.0f} %, and expanded for small numbers; fewer than {least} pairs decide
+nothing.
+"""
+
+
+def manifest_lines(result: SessionResult) -> list[tuple[str, str]]:
+    """The manifest as pairs of name and value."""
+    m = result.manifest
+    flat = {key: value for key, value in m.to_json().items() if key != "settings"}
+    flat |= {f"engine.{key}": value for key, value in m.settings["engine"].items()}
+    return [(key, str(value)) for key, value in flat.items()]
