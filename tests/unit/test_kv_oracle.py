@@ -113,7 +113,10 @@ class Oracle:
     def store_ring(self, meta: StepMetadata, flat: list[tuple[Request, int]]) -> None:
         targets = meta.ring_store_dst.tolist()
         assert len(set(targets)) == len(targets)
-        for source, target in zip(meta.ring_store_src.tolist(), targets, strict=True):
+        newest = {r.slot: p for r, p in flat}
+        kept = [t for t, (r, p) in enumerate(flat) if meta.mode == "decode" or p > newest[r.slot] - self.g.window]
+        assert meta.ring_store_src.tolist() == kept
+        for source, target in zip(kept, targets, strict=True):
             r, p = flat[source]
             assert target == meta.ring_row[source]
             assert r.slot * self.g.ring_rows <= target < (r.slot + 1) * self.g.ring_rows
@@ -178,7 +181,13 @@ def scenes(draw: st.DrawFn) -> Scene:
     ratios = draw(st.sampled_from([(0, 4, 128), (0, 4), (0, 128), (4,), (128,), (0,)]))
     verify = draw(st.sampled_from([1, 1, 2, 3, 4, 6, 11]))
     g = geometry(window, ratios, verify, pages=13, page_size=draw(st.sampled_from([128, 256])))
-    g = replace(g, ring_rows=g.ring_rows + draw(st.sampled_from([0, 0, 1, 5])))
+    spare = st.sampled_from([0, 0, 1, 5])
+    g = replace(
+        g,
+        ring_rows=g.ring_rows + draw(spare),
+        state4_ring=g.state4_ring + draw(spare),
+        state128_ring=g.state128_ring + draw(spare),
+    )
     slots, pages = draw(st.permutations(range(1, 4))), draw(st.permutations(range(1, 13)))
     requests = [Request(slot, tuple(pages[4 * i : 4 * i + 4])) for i, slot in enumerate(slots)]
     room = [4 * g.page_size] * 3
@@ -225,6 +234,17 @@ def test_long_decode_after_prefill_with_rollbacks(window: int, verify: int) -> N
         for request, count in batch:
             kept = 1 + (step * 7 + request.slot) % count
             del request.serials[len(request.serials) - count + kept :]
+
+
+@pytest.mark.parametrize("verify", [1, 2, 3, 4])
+def test_every_rollback_at_every_alignment(verify: int) -> None:
+    for start in range(250, 260):
+        for kept in range(1, verify + 1):
+            oracle, request = Oracle(geometry(8, (4, 128), verify), 4), Request(1, (4, 6))
+            oracle.forward([(request, start)], "prefill")
+            oracle.forward([(request, verify)], "decode")
+            del request.serials[start + kept :]
+            oracle.forward([(request, 140)], "prefill")
 
 
 @pytest.mark.parametrize(
