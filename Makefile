@@ -48,7 +48,7 @@ venv: .venv/dev.stamp ## make .venv with everything in it
 
 .PHONY: demo
 demo: .venv/base.stamp ## tune the demo model on this CPU: sweep, profile, correctness, report.html (3 minutes)
-	@$(BIN)/dsv4lab tune --preset demo --plans off,hip,cuda --hw-queues 1,2,4 --concurrency 1,4 --out traces/demo $(ARGS)
+	@$(BIN)/dsv4lab tune --preset demo --plans off,hip,cuda --hw-queues 1,2,4 --concurrency 1,4 $(ARGS)
 
 .PHONY: lab
 lab: .venv/notebook.stamp ## open JupyterLab on the tour notebook
