@@ -70,7 +70,7 @@ def indptr_of(lengths: Ints) -> Ints:
 def consecutive(first: Ints, lengths: Ints) -> Ragged:
     """Rows ``first[n], first[n] + 1, ...`` of the given lengths."""
     indptr = indptr_of(lengths)
-    return Ragged(indptr, np.repeat(first - indptr[:-1], lengths) + np.arange(indptr[-1]))
+    return Ragged(indptr, places(first, indptr, lengths))
 
 
 def ring_span(geometry: Geometry, slot: Ints, first: Ints, lengths: Ints) -> Ragged:
@@ -102,7 +102,9 @@ def join(head: Ragged, tail: Ragged) -> Ragged:
 
 def places(begin: Ints, indptr: Ints, lengths: Ints) -> Ints:
     """Where the entries of a ragged list land when row ``n`` begins at ``begin[n]``."""
-    return np.repeat(begin[: len(lengths)] - indptr[:-1], lengths) + np.arange(indptr[-1])
+    out = np.repeat(begin[: len(lengths)] - indptr[:-1], lengths)
+    out += np.arange(len(out))
+    return out
 
 
 def decode_window(geometry: Geometry, tokens: Tokens) -> Ragged:

@@ -221,12 +221,10 @@ def _flatten(geometry: Geometry, items: Sequence[BatchItem]) -> Tokens:
 
 def _csa_stream(window: Ragged, csa_len: Ints) -> CsaStream:
     heads = np.diff(window.indptr)
-    tails = indptr_of(csa_len)
     indptr = indptr_of(heads + csa_len)
     indices = np.full(indptr[-1], -1, np.int32)
     indices[places(indptr, window.indptr, heads)] = window.indices
-    tail = places(indptr[:-1] + heads, tails, csa_len)
-    return CsaStream(_int32(indptr), torch.from_numpy(indices), _int64(tail))
+    return CsaStream(_int32(indptr), torch.from_numpy(indices), _int64(np.flatnonzero(indices < 0)))
 
 
 def _compress_plan(geometry: Geometry, tokens: Tokens, ratio: int, mode: Mode) -> CompressPlan:
