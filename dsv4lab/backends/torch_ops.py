@@ -1,4 +1,4 @@
-"""The CPU backend: the plain torch references of ``dsv4_kernels``."""
+"""The CPU backend: the plain torch references of ``dsv4_kernels``, and their faster siblings for few tokens."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ import torch
 from dsv4_kernels.compress import compress_reference
 from dsv4_kernels.index_score import index_score_reference
 from dsv4_kernels.index_streams import csa_stream_reference
-from dsv4_kernels.index_topk import index_topk_reference
-from dsv4_kernels.mhc_pre_post import mhc_head_reference, mhc_post_reference, mhc_pre_reference
-from dsv4_kernels.moe_gemm import moe_gemm_reference
-from dsv4_kernels.moe_route import moe_route_reference
-from dsv4_kernels.norm_quant import rms_norm_reference
-from dsv4_kernels.qk_norm_rope_store import (
-    kv_norm_rope_reference,
-    kv_norm_rope_store_reference,
-    q_norm_rope_reference,
-)
+from dsv4_kernels.index_topk.cpu import index_topk_cpu
+from dsv4_kernels.inverse_rope.cpu import rotate_cpu
+from dsv4_kernels.mhc_pre_post import mhc_head_reference
+from dsv4_kernels.mhc_pre_post.cpu import mhc_post_cpu, mhc_pre_cpu
+from dsv4_kernels.moe_gemm.cpu import moe_gemm_cpu
+from dsv4_kernels.moe_route.cpu import moe_route_cpu
+from dsv4_kernels.norm_quant.cpu import rms_norm_cpu
+from dsv4_kernels.qk_norm_rope_store.cpu import kv_norm_rope_cpu, kv_norm_rope_store_cpu, q_norm_rope_cpu
 from dsv4_kernels.ring_store import ring_store_reference
-from dsv4_kernels.rope import rope_table, rotate_tail
-from dsv4_kernels.sparse_decode import sparse_decode_reference
+from dsv4_kernels.rope import rope_table
+from dsv4_kernels.sparse_decode.cpu import sparse_decode_cpu
 from dsv4_kernels.sparse_prefill import sparse_prefill_reference
-from dsv4_kernels.swiglu import swiglu_reference
+from dsv4_kernels.swiglu.cpu import swiglu_cpu
 
 from dsv4lab.backends.base import Ops, Tensor
 
@@ -31,19 +29,19 @@ from dsv4lab.backends.base import Ops, Tensor
 class TorchOps:
     """See :class:`dsv4lab.backends.base.Ops`."""
 
-    rms_norm: Callable[..., None] = staticmethod(rms_norm_reference)
-    mhc_pre: Callable[..., None] = staticmethod(mhc_pre_reference)
-    mhc_post: Callable[..., None] = staticmethod(mhc_post_reference)
+    rms_norm: Callable[..., None] = staticmethod(rms_norm_cpu)
+    mhc_pre: Callable[..., None] = staticmethod(mhc_pre_cpu)
+    mhc_post: Callable[..., None] = staticmethod(mhc_post_cpu)
     mhc_head: Callable[..., None] = staticmethod(mhc_head_reference)
     ring_store: Callable[..., None] = staticmethod(ring_store_reference)
     compress: Callable[..., None] = staticmethod(compress_reference)
     index_score: Callable[..., Tensor] = staticmethod(index_score_reference)
-    index_topk: Callable[..., None] = staticmethod(index_topk_reference)
+    index_topk: Callable[..., None] = staticmethod(index_topk_cpu)
     csa_stream: Callable[..., None] = staticmethod(csa_stream_reference)
-    sparse_decode: Callable[..., None] = staticmethod(sparse_decode_reference)
+    sparse_decode: Callable[..., None] = staticmethod(sparse_decode_cpu)
     sparse_prefill: Callable[..., None] = staticmethod(sparse_prefill_reference)
-    moe_route: Callable[..., None] = staticmethod(moe_route_reference)
-    moe_gemm: Callable[..., None] = staticmethod(moe_gemm_reference)
+    moe_route: Callable[..., None] = staticmethod(moe_route_cpu)
+    moe_gemm: Callable[..., None] = staticmethod(moe_gemm_cpu)
 
     def linear(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
         """See :meth:`Ops.linear`."""
@@ -59,26 +57,26 @@ class TorchOps:
 
     def q_norm_rope(self, q: Tensor, rope: Tensor, eps: float) -> None:
         """See :meth:`Ops.q_norm_rope`."""
-        q_norm_rope_reference(q, rope[:, 0], rope[:, 1], eps)
+        q_norm_rope_cpu(q, rope[:, 0], rope[:, 1], eps)
 
     def kv_norm_rope(self, kv: Tensor, weight: Tensor, rope: Tensor, eps: float, out: Tensor) -> None:
         """See :meth:`Ops.kv_norm_rope`."""
-        kv_norm_rope_reference(kv, weight, rope[:, 0], rope[:, 1], eps, out)
+        kv_norm_rope_cpu(kv, weight, rope[:, 0], rope[:, 1], eps, out)
 
     def kv_norm_rope_store(
         self, kv: Tensor, weight: Tensor, rope: Tensor, eps: float, pool: Tensor, rows: Tensor
     ) -> None:
         """See :meth:`Ops.kv_norm_rope_store`."""
-        kv_norm_rope_store_reference(kv, weight, rope[:, 0], rope[:, 1], eps, pool, rows)
+        kv_norm_rope_store_cpu(kv, weight, rope[:, 0], rope[:, 1], eps, pool, rows)
 
     def rotate(self, x: Tensor, rope: Tensor, *, inverse: bool = False) -> None:
         """See :meth:`Ops.rotate`."""
-        x.copy_(rotate_tail(x.float(), rope[:, 0], rope[:, 1], inverse=inverse))
+        rotate_cpu(x, rope[:, 0], rope[:, 1], inverse=inverse)
 
     def mlp(self, x: Tensor, w13: Tensor, w2: Tensor, limit: float, out: Tensor) -> None:
         """See :meth:`Ops.mlp`."""
         gate, up = torch.mm(x, w13.t()).chunk(2, dim=-1)
-        torch.mm(swiglu_reference(gate, up, limit).to(x.dtype), w2.t(), out=out)
+        torch.mm(swiglu_cpu(gate, up, limit).to(x.dtype), w2.t(), out=out)
 
 
 def _checked(ops: Ops) -> Ops:

@@ -69,12 +69,43 @@ def _csa_tail(b: OpListBuilder, topk: torch.Tensor) -> OpFunction:
 
 
 def _select(b: OpListBuilder, layer: int, q: torch.Tensor, weights: torch.Tensor, topk: torch.Tensor) -> None:
-    """Selected entries of every token into ``topk``, request by request; with few entries all are taken unscored."""
-    meta, k = b.inputs.meta, b.config.index_topk
+    """Selected entries of every token into ``topk``; where few are visible all are taken unscored."""
+    meta = b.inputs.meta
+    if int(meta.visible4.max()) <= topk.shape[1]:
+        _take_all(meta.visible4, topk)
+    elif meta.n_items == meta.T:
+        _select_one_each(b, layer, q, weights, topk)
+    else:
+        _select_by_request(b, layer, q, weights, topk)
+
+
+def _take_all(visible: torch.Tensor, topk: torch.Tensor) -> None:
+    order = torch.arange(topk.shape[1], dtype=torch.int32)
+    topk.copy_(torch.where(order < visible.unsqueeze(1), order, -1))
+
+
+def _entry_rows(b: OpListBuilder, item: int | slice, count: int) -> torch.Tensor:
+    """Rows of the index keys of a request's (or of many requests') first ``count`` entries."""
+    per_page = b.pool.geometry.entries_per_page(4)
+    pages = b.inputs.meta.page_table[item, ..., : -(-count // per_page)].long().clamp_(min=0)
+    return (pages.unsqueeze(-1) * per_page + torch.arange(per_page)).flatten(-2)[..., :count]
+
+
+def _select_one_each(b: OpListBuilder, layer: int, q: torch.Tensor, weights: torch.Tensor, topk: torch.Tensor) -> None:
+    """Decode: all requests at once, each over its own entries."""
+    meta = b.inputs.meta
     keys = b.pool.index_k[layer]
     assert keys is not None
-    per_page = b.pool.geometry.entries_per_page(4)
-    within = torch.arange(per_page)
+    entries = keys[_entry_rows(b, slice(None), int(meta.visible4.max()))]
+    b.ops.index_topk(b.ops.index_score(q, weights, entries), meta.visible4, topk.shape[1], topk)
+
+
+def _select_by_request(
+    b: OpListBuilder, layer: int, q: torch.Tensor, weights: torch.Tensor, topk: torch.Tensor
+) -> None:
+    meta, k = b.inputs.meta, topk.shape[1]
+    keys = b.pool.index_k[layer]
+    assert keys is not None
     first = 0
     for item, last in enumerate(meta.last_rows.tolist()):
         rows = slice(first, last + 1)
@@ -82,12 +113,9 @@ def _select(b: OpListBuilder, layer: int, q: torch.Tensor, weights: torch.Tensor
         visible = meta.visible4[rows]
         count = int(visible[-1])
         if count <= k:
-            order = torch.arange(k, dtype=torch.int32)
-            topk[rows] = torch.where(order < visible.unsqueeze(1), order, -1)
-            continue
-        pages = meta.page_table[item, : -(-count // per_page)].long()
-        entries = keys[(pages.unsqueeze(1) * per_page + within).flatten()[:count]]
-        _score_blocks(b, q[rows], weights[rows], entries, visible, topk[rows])
+            _take_all(visible, topk[rows])
+        else:
+            _score_blocks(b, q[rows], weights[rows], keys[_entry_rows(b, item, count)], visible, topk[rows])
 
 
 def _score_blocks(

@@ -43,7 +43,7 @@ def poisoned(*shape: int) -> torch.Tensor:
 
 def test_every_op_has_a_reference_under_its_own_name() -> None:
     root = Path(dsv4_kernels.__path__[0])
-    ops = [m.name for m in pkgutil.iter_modules([str(root)]) if m.ispkg]
+    ops = [m.name for m in pkgutil.iter_modules([str(root)]) if m.ispkg and m.name != "testing"]
     assert len(ops) >= 14
     for op in ops:
         module = __import__(f"dsv4_kernels.{op}", fromlist=["__all__"])
