@@ -17,9 +17,11 @@ from dsv4lab.errors import LabError, UsageError
 
 COMMANDS = {
     "doctor": "dsv4lab.cli.doctor:DoctorCommand",
+    "kernels": "dsv4lab.cli.kernels:KernelsCommand",
     "lab": "dsv4lab.cli.lab:LabCommand",
     "logits": "dsv4lab.cli.logits:LogitsCommand",
     "run": "dsv4lab.cli.run:RunCommand",
+    "selfcheck": "dsv4lab.cli.selfcheck:SelfcheckCommand",
     "trace": "dsv4lab.cli.trace:TraceCommand",
     "tune": "dsv4lab.cli.tune:TuneCommand",
 }

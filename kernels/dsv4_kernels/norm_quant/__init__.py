@@ -1,5 +1,5 @@
-"""RMSNorm."""
+"""RMSNorm, with and without fp8 group quantisation, and the quantisation alone."""
 
-from dsv4_kernels.norm_quant.reference import rms_norm_reference
+from dsv4_kernels.norm_quant.reference import quant_reference, rms_norm_quant_reference, rms_norm_reference
 
-__all__ = ["rms_norm_reference"]
+__all__ = ["quant_reference", "rms_norm_quant_reference", "rms_norm_reference"]

@@ -1,0 +1,194 @@
+"""Launch choices as data, and the one function that launches.
+
+A :class:`LaunchTable` is a list of rows per arch or vendor; a row's limits say up to which sizes it holds. The choice
+is a function of the table, the target and sizes that are known on the host, so it is the same whenever a graph is
+captured. Rows that the tuner of ``kernels/bench`` wrote to ``tuned/<arch>.json`` come before the table's own, and
+:func:`pinned` comes before both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import torch
+
+from dsv4_kernels.target import Target
+
+_NO_LIMITS: Mapping[str, int] = {}
+_AMD_ONLY = ("waves_per_eu", "matrix_instr_nonkdim", "kpack", "schedule_hint")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Compile-time choices of one launch: ``constants`` of the kernel, warps, pipeline stages, backend ``options``."""
+
+    constants: tuple[tuple[str, int], ...]
+    num_warps: int
+    num_stages: int = 1
+    options: tuple[tuple[str, int], ...] = ()
+
+    def __getitem__(self, constant: str) -> int:
+        """The value of ``constant``."""
+        return dict(self.constants)[constant]
+
+    def __str__(self) -> str:
+        parts = [f"{name.lower()}={value}" for name, value in self.constants + self.options]
+        return " ".join([*parts, f"warps={self.num_warps}", f"stages={self.num_stages}"])
+
+    def to_json(self) -> dict[str, Any]:
+        """As :meth:`from_json` reads it."""
+        return {
+            "constants": dict(self.constants),
+            "num_warps": self.num_warps,
+            "num_stages": self.num_stages,
+            "options": dict(self.options),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Config:
+        """The config that ``to_json`` gave ``data`` for."""
+        constants, options = tuple(data["constants"].items()), tuple(data.get("options", {}).items())
+        return cls(constants, data["num_warps"], data.get("num_stages", 1), options)
+
+
+def config(num_warps: int, num_stages: int = 1, options: Mapping[str, int] = _NO_LIMITS, **constants: int) -> Config:
+    """A :class:`Config` in short: ``config(4, 2, BLOCK_N=64)``."""
+    return Config(tuple(constants.items()), num_warps, num_stages, tuple(options.items()))
+
+
+@dataclass(frozen=True)
+class Row:
+    """``config`` holds where no size of ``limits`` is exceeded."""
+
+    config: Config
+    limits: tuple[tuple[str, int], ...] = ()
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        """Whether this row may be chosen for ``sizes``; a limit on a size that is not given is an error."""
+        return all(sizes[name] <= most for name, most in self.limits)
+
+
+def row(config: Config, **limits: int) -> Row:
+    """A :class:`Row` in short: ``row(config(...), tokens=16)``."""
+    return Row(config, tuple(limits.items()))
+
+
+@dataclass(frozen=True)
+class LaunchTable:
+    """Rows by arch (``sm_90``) or vendor (``nvidia``, ``amd``), arch first; the first row that holds is chosen.
+
+    The last row of each list has no limits. ``constants`` are the names that every config gives.
+    """
+
+    name: str
+    rows: Mapping[str, tuple[Row, ...]]
+    constants: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = {frozenset(dict(r.config.constants)) for rows in self.rows.values() for r in rows}
+        if len(names) != 1:
+            raise ValueError(f"launch table {self.name}: rows differ in their constants: {sorted(map(sorted, names))}")
+        if not all(rows and not rows[-1].limits for rows in self.rows.values()):
+            raise ValueError(f"launch table {self.name}: the last row of each target must have no limits")
+        object.__setattr__(self, "constants", next(iter(names)))
+
+    def choose(self, target: Target, **sizes: int) -> Config:
+        """The config for ``sizes`` on ``target``."""
+        pin = _pins.get().get(self.name)
+        if pin is not None:
+            return self._checked(pin, "pinned")
+        return next(r.config for r in self._rows(target) if r.holds(sizes))
+
+    def configs(self, target: Target) -> tuple[Config, ...]:
+        """Every config that :meth:`choose` can give for ``target``, without pins; no two are equal."""
+        return tuple(dict.fromkeys(r.config for r in self._rows(target)))
+
+    def _rows(self, target: Target) -> tuple[Row, ...]:
+        own = self.rows.get(target.arch) or self.rows.get(target.vendor)
+        if own is None:
+            raise ValueError(f"launch table {self.name} has no rows for {target.arch}: it has {', '.join(self.rows)}")
+        return tuple(Row(self._checked(r.config, "tuned"), r.limits) for r in _tuned(target.arch, self.name)) + own
+
+    def _checked(self, config: Config, origin: str) -> Config:
+        given = frozenset(dict(config.constants))
+        if given != self.constants:
+            wanted = ", ".join(sorted(self.constants))
+            raise ValueError(f"{origin} config of {self.name} gives {', '.join(sorted(given))}; it takes {wanted}")
+        return config
+
+
+_NO_PINS: Mapping[str, Config] = {}
+_pins: ContextVar[Mapping[str, Config]] = ContextVar("pins", default=_NO_PINS)
+
+
+@contextmanager
+def pinned(configs: Mapping[str, Config]) -> Iterator[None]:
+    """Within the block, launch table ``name`` chooses ``configs[name]`` whatever the sizes."""
+    token = _pins.set({**_pins.get(), **configs})
+    try:
+        yield
+    finally:
+        _pins.reset(token)
+
+
+@cache
+def _tuned(arch: str, table: str) -> tuple[Row, ...]:
+    file = resources.files("dsv4_kernels") / "tuned" / f"{arch}.json"
+    rows = json.loads(file.read_text(encoding="utf-8")).get(table, []) if file.is_file() else []
+    return tuple(Row(Config.from_json(r["config"]), tuple(r["limits"].items())) for r in rows)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A recorded launch: the jit function, its arguments by name, and every compile-time choice."""
+
+    kernel: Any
+    arguments: Mapping[str, Any]
+    constants: Mapping[str, Any]
+    config: Config
+
+
+_recorder: ContextVar[list[Launch] | None] = ContextVar("recorder", default=None)
+
+
+@contextmanager
+def recorded() -> Iterator[list[Launch]]:
+    """Within the block :func:`launch` launches nothing and notes what it would have; for tensors on ``meta``."""
+    launches: list[Launch] = []
+    token = _recorder.set(launches)
+    try:
+        yield launches
+    finally:
+        _recorder.reset(token)
+
+
+def launch(
+    kernel: Any, grid: Sequence[int], arguments: Mapping[str, Any], constants: Mapping[str, Any], config: Config
+) -> None:
+    """Launch ``kernel`` (a ``triton.jit`` function) over ``grid`` on the device of its first tensor argument.
+
+    ``arguments`` are its run-time arguments by name, ``constants`` those of its compile-time arguments that the
+    wrapper derives from shapes; ``config`` gives the others. An empty grid launches nothing.
+    """
+    launches = _recorder.get()
+    if launches is not None:
+        launches.append(Launch(kernel, dict(arguments), {**constants, **dict(config.constants)}, config))
+        return
+    if 0 in grid:
+        return
+    device = next(value.device for value in arguments.values() if isinstance(value, torch.Tensor))
+    run: Callable[..., Any] = kernel[tuple(grid)]
+    values = {**arguments, **constants, **dict(config.constants)}
+    if device.type == "cpu":  # the interpreter: no warps, no backend options
+        run(**values)
+        return
+    options = {name: value for name, value in config.options if name not in _AMD_ONLY or torch.version.hip}
+    with torch.cuda.device(device):
+        run(**values, num_warps=config.num_warps, num_stages=config.num_stages, **options)

@@ -1,0 +1,41 @@
+"""Rows of a program and warps, by row length; chosen so that a lane holds 16 to 64 values of a row."""
+
+from __future__ import annotations
+
+from dsv4_kernels.launch import LaunchTable, config, row
+
+RMS_NORM = LaunchTable(
+    "rms_norm",
+    {
+        "nvidia": (
+            row(config(1, ROWS=4), d=128),
+            row(config(1, ROWS=1), d=512),
+            row(config(2, ROWS=1), d=2048),
+            row(config(4, ROWS=1), d=4096),
+            row(config(8, ROWS=1)),
+        ),
+        "amd": (
+            row(config(1, ROWS=4), d=128),
+            row(config(1, ROWS=1), d=1024),
+            row(config(2, ROWS=1), d=4096),
+            row(config(4, ROWS=1)),
+        ),
+    },
+)
+
+NORM_QUANT = LaunchTable(
+    "norm_quant",
+    {
+        "nvidia": (
+            row(config(1, ROWS=1), d=512),
+            row(config(2, ROWS=1), d=2048),
+            row(config(4, ROWS=1), d=4096),
+            row(config(8, ROWS=1)),
+        ),
+        "amd": (
+            row(config(1, ROWS=1), d=1024),
+            row(config(2, ROWS=1), d=4096),
+            row(config(4, ROWS=1)),
+        ),
+    },
+)

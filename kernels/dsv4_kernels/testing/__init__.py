@@ -1,0 +1,1 @@
+"""Case generators, poisoned outputs and the comparison that all kernel tests share."""

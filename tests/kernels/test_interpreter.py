@@ -1,0 +1,68 @@
+"""The kernels on their small cases under Triton's interpreter, and what is wrong with the interpreter itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from dsv4_kernels.registry import specs
+
+from dsv4lab.env import child_environ
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+
+def run_interpreted(repo_root: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    path = f"{repo_root}:{repo_root / 'kernels'}"
+    environ = child_environ({"TRITON_INTERPRET": "1", "PYTHONPATH": path})
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environ, check=False)
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "gfx950"])
+def test_every_kernel_agrees_with_its_reference(repo_root: Path, arch: str) -> None:
+    done = run_interpreted(repo_root, "-m", "dsv4_kernels.testing.walk", "--device", "cpu", "--target", arch)
+    assert done.returncode in (0, 1), done.stderr
+    verdicts = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {v["kernel"] for v in verdicts} == {s.name for s in specs().values() if any(c.small for c in s.cases)}
+    assert [f"{v['kernel']} {v['case']}: {v['text']}" for v in verdicts if not v["passes"]] == []
+
+
+PROBE = """
+import torch, triton, triton.language as tl
+from dsv4_kernels.testing.interpreter import repair
+
+@triton.jit
+def product(a_ptr, b_ptr, c_ptr):
+    at = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    tl.store(c_ptr + at, tl.dot(tl.load(a_ptr + at), tl.load(b_ptr + at)))
+
+@triton.jit
+def rounded(x_ptr, y_ptr):
+    at = tl.arange(0, 16)
+    tl.store(y_ptr + at, tl.load(x_ptr + at).to(tl.bfloat16))
+
+def wrong():
+    torch.manual_seed(0)
+    a, b = torch.randn(2, 16, 16).bfloat16()
+    c = torch.empty(16, 16)
+    product[(1,)](a, b, c)
+    x = torch.randn(16)
+    y = torch.empty(16, dtype=torch.bfloat16)
+    rounded[(1,)](x, y)
+    return [not torch.allclose(c, a.float() @ b.float(), atol=1e-4), not torch.equal(y, x.bfloat16())]
+
+before = wrong()
+repair()
+print(before, wrong())
+"""
+
+
+def test_the_interpreter_is_wrong_about_bf16_and_repaired(repo_root: Path, tmp_path: Path) -> None:
+    # When the first half fails, Triton has been put right and `dsv4_kernels.testing.interpreter.repair` may go.
+    file = tmp_path / "probe.py"
+    file.write_text(PROBE, encoding="utf-8")
+    done = run_interpreted(repo_root, str(file))
+    assert done.stdout.strip() == "[True, True] [False, False]", done.stderr
