@@ -73,9 +73,12 @@ class EngineClient(ClientCore):
         per_row = _per_prompt(sampling, len(rows))
         specs = [self._spec(row, max_new_tokens, params) for row, params in zip(rows, per_row, strict=True)]
         on_tokens = [partial(on_token, i) if on_token is not None else None for i in range(len(specs))]
-        handles = self._submit(specs, on_tokens)
-        result = gather(handles, timeout_s)
-        self._callbacks.flush(self.stall_s)
+        try:
+            result = gather(self._submit(specs, on_tokens), timeout_s)
+            self._callbacks.flush(self.stall_s)
+        except BaseException:
+            self._abandon(specs)
+            raise
         return result
 
     def submit(
@@ -194,12 +197,10 @@ class EngineClient(ClientCore):
             "side_streams": c.side_streams,
             "hw_queues": c.hw_queues,
             "queue_policy": c.queue_policy,
-            "in_flight": len(self._live),
             "dropped_updates": self._callbacks.dropped,
         }
-        if not self.alive:
-            return own
-        return {**self._link.call(m.GetStatus, m.Info).value, **own}
+        engine = self._link.call(m.GetStatus, m.Info).value if own["alive"] else {}
+        return {**engine, **own, "in_flight": len(self._live)}
 
     def ops(self) -> list[dict[str, Any]]:
         """Every op of a decode forward, in program order: ``name``, ``layer``, ``kind``, ``parts``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import weakref
@@ -162,10 +163,18 @@ class ClientCore:
             if not self._held:
                 try:
                     self._link.send(m.Submit(list(specs)))
-                except LabError:
+                except BaseException:
                     self._live.discard(handles)
                     raise
         return handles
+
+    def _abandon(self, specs: Sequence[RequestSpec]) -> None:
+        """End requests that nobody waits for any more, whatever the worker knows of them."""
+        for spec in specs:
+            if not self._held:
+                with contextlib.suppress(LabError):  # a worker that is gone has ended them all
+                    self._link.send(m.Abort(spec.request_id))
+            self._live.abort(spec.request_id)
 
     def _replan(self, **changes: Any) -> None:
         with self._changing:

@@ -21,6 +21,7 @@ R = TypeVar("R", bound=Reply)
 OnProgress = Callable[[float, str], object]
 """Called with a fraction from 0 to 1 and what is being done."""
 
+_CLOSED = "the client is closed"
 _BOOT_FRACTIONS = (0.2, 0.4, 0.8)
 
 
@@ -92,8 +93,7 @@ class Link:
         """Start a worker and wait for it. On any error there is none afterwards, and calls raise that error."""
         tell = progress or (lambda _fraction, _stage: None)
         with self._lock:
-            if self._closed:
-                raise EngineError("the client is closed")
+            self._check_open()
             self._touched = time.monotonic()
             tell(0.1, "starting a process")
             session = Session(
@@ -116,6 +116,7 @@ class Link:
     def disconnect(self) -> None:
         """End the worker after the forward in flight. What it said until then has been taken when this returns."""
         with self._lock:
+            self._check_open()
             session, self._session = self._session, None
             self._touched = time.monotonic()
             self._down = WorkerDiedError("the worker is being restarted")
@@ -126,7 +127,7 @@ class Link:
         """End the worker for good."""
         self._closed = True
         session, self._session = self._session, None
-        self._down = EngineError("the client is closed")
+        self._down = EngineError(_CLOSED)
         if session is not None:
             session.leave(min(self.patience.stop_s, 5.0))
 
@@ -148,6 +149,10 @@ class Link:
         if session is None:
             raise type(self._down)(str(self._down))
         return session
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineError(_CLOSED)
 
     def _on_end(self, error: LabError | None) -> None:
         if error is not None:

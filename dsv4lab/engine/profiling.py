@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from dsv4lab.engine import messages as m
-from dsv4lab.engine import prompts as prompt_input
-from dsv4lab.engine.gather import gather
 from dsv4lab.engine.link import Link
 from dsv4lab.engine.load import check_room
 from dsv4lab.engine.payloads import unpack_timeline
+from dsv4lab.engine.prompts import positive, synthetic
 from dsv4lab.engine.results import Profile
 from dsv4lab.errors import EngineError
 
@@ -22,9 +22,9 @@ T = TypeVar("T")
 MAX_STEPS = 4096
 
 
-def record(link: Link, run: Callable[[], T]) -> tuple[T, m.Recorded]:
-    """What ``run()`` gave, and the forwards meanwhile, the first ``MAX_STEPS`` of them."""
-    pending = link.begin(lambda call: m.Record(call, MAX_STEPS))
+def record(link: Link, run: Callable[[], T], steps: int = MAX_STEPS, decoding: int = 0) -> tuple[T, m.Recorded]:
+    """What ``run()`` gave, and the first ``steps`` forwards meanwhile, from a decode of ``decoding`` requests on."""
+    pending = link.begin(lambda call: m.Record(call, steps, decoding))
     try:
         result = run()
     finally:
@@ -35,19 +35,13 @@ def record(link: Link, run: Callable[[], T]) -> tuple[T, m.Recorded]:
 def own_load_profile(
     client: EngineClient, link: Link, steps: int, concurrency: int, prompt_tokens: int, timeout_s: float
 ) -> Profile:
-    """``steps`` decode forwards of ``concurrency`` synthetic requests that live no longer than that."""
-    prefills = -(-concurrency * prompt_tokens // client.config.chunked_prefill_size)
-    new = steps + prefills + 2  # those prefilled first decode while the others are
+    """``steps`` decode forwards of ``concurrency`` synthetic requests that live little longer than that."""
+    prefills = -(-concurrency * positive(prompt_tokens, "prompt_tokens") // client.config.chunked_prefill_size)
+    new = steps + prefills + 1  # those prefilled first decode while the others are
     check_room(client.limits, concurrency, prompt_tokens + new)
-    rows = prompt_input.synthetic(client.limits.vocab_size, concurrency, prompt_tokens, 0)
-    pending = link.begin(lambda call: m.Record(call, steps, decoding=concurrency))
-    handles = [client.submit(row, max_new_tokens=new) for row in rows]
-    try:
-        recorded = pending.wait(m.Recorded, timeout_s)
-    finally:
-        for handle in handles:
-            handle.abort()
-    gather(handles, client.stall_s)
+    rows = synthetic(client.limits.vocab_size, concurrency, prompt_tokens, 0)
+    run = partial(client.generate, rows, max_new_tokens=new, timeout_s=timeout_s)
+    _, recorded = record(link, run, steps, concurrency)
     if recorded.program is None:
-        raise EngineError("nothing was recorded")
+        raise EngineError(f"no decode forward of {concurrency} requests came about")
     return Profile(unpack_timeline(recorded.timeline), recorded.program, recorded.steps)

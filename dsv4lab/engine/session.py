@@ -94,11 +94,7 @@ class Session:
         """Send one way. Raises the session's end if it has ended."""
         if self._ended.is_set():
             raise self._reason()
-        try:
-            self._process.send(message)
-        except OSError:
-            self._ended.wait(2 * _LAST_WORDS_S)
-            raise self._reason() from None
+        self._process.send(message)
 
     def call(self, make: Callable[[int], Call], kind: type[R], timeout_s: float) -> R:
         """Send ``make(number)`` and wait for its reply. Raises its error, the worker's end, or when it is late."""
@@ -132,12 +128,8 @@ class Session:
     def leave(self, patience_s: float) -> None:
         """End the worker after the forward in flight, killing it after ``patience_s``; its messages still arrive."""
         self._leaving = True
-        try:
-            self._process.send(Shutdown())
-        except OSError:
-            pass  # it has ended by itself
-        else:
-            self._ended.wait(patience_s)
+        self._process.send(Shutdown())
+        self._ended.wait(patience_s)
         self.kill()
 
     def kill(self) -> None:

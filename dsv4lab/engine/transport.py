@@ -9,6 +9,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from queue import SimpleQueue
 
 from dsv4lab.engine.messages import FromWorker, Message, decode_from_worker, encode
 from dsv4lab.engine.wire import Channel
@@ -38,9 +39,11 @@ class WorkerProcess:
             )
         self._channel = Channel(ours)
         self._channel.limit_send(SEND_LIMIT_S)
+        self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._drain = threading.Thread(target=self._read_output, name="dsv4lab-worker-output", daemon=True)
         self._drain.start()
+        threading.Thread(target=self._write, name="dsv4lab-writer", daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -53,12 +56,11 @@ class WorkerProcess:
         return self._process.poll() is None
 
     def send(self, message: Message) -> None:
-        """Send to the worker. Raises ``OSError`` if it is gone or has stopped reading; the connection is lost then."""
-        try:
-            self._channel.send(encode(message))
-        except OSError:
-            self._channel.end()
-            raise
+        """Send to the worker, without waiting; if that fails, the connection ends.
+
+        A thread of its own writes: a Ctrl-C in the caller cannot cut a frame in two.
+        """
+        self._outbox.put(encode(message))
 
     def receive(self) -> FromWorker | None:
         """The next message, None at the end. Raises ``EngineError`` on a malformed one."""
@@ -67,6 +69,7 @@ class WorkerProcess:
 
     def end(self, patience_s: float) -> None:
         """End the connection and see the process off: it has ``patience_s`` seconds, then it is killed."""
+        self._outbox.put(None)
         self._channel.end()
         try:
             self._process.wait(patience_s)
@@ -84,6 +87,13 @@ class WorkerProcess:
         lines = list(self._tail)[-_TOLD_LINES:]
         told = "".join(f"\n  {line}" for line in lines)
         return f"{_ending(self._process.poll())}" + (f"; its last lines were:{told}" if told else "; it wrote nothing")
+
+    def _write(self) -> None:
+        try:
+            while (payload := self._outbox.get()) is not None:
+                self._channel.send(payload)
+        except OSError:
+            self._channel.end()
 
     def _read_output(self) -> None:
         assert self._process.stdout is not None

@@ -21,9 +21,10 @@ class Channel:
         self._sock = sock
         self._sending = threading.Lock()
 
-    def limit_send(self, seconds: int) -> None:
+    def limit_send(self, seconds: float) -> None:
         """From now on a send that the other end does not take within ``seconds`` raises ``OSError``."""
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", seconds, 0))
+        whole, micros = divmod(round(seconds * 1e6), 1_000_000)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", whole, micros))
 
     def send(self, payload: bytes) -> None:
         """Send one frame. After an ``OSError`` the connection is of no further use."""
