@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dsv4lab.config import checks
+from dsv4lab.config.draft_json import read_dspark, read_mtp_layers
 from dsv4lab.config.fields import Fields
 from dsv4lab.config.model import ModelConfig
 from dsv4lab.config.rope_json import RopeSettings, read_rope
@@ -90,6 +91,8 @@ def model_config_from_json(data: object, source: str) -> ModelConfig:
         max_position_embeddings=config.integer("max_position_embeddings", default=1048576),
         bos_token_id=config.integer("bos_token_id", 0, vocab - 1, default=0),
         eos_token_id=_eos(config, vocab),
+        mtp_layers=read_mtp_layers(config),
+        dspark=read_dspark(config, layers, vocab),
     )
 
 

@@ -30,6 +30,17 @@ class YarnScaling:
 
 
 @dataclass(frozen=True, slots=True)
+class DsparkConfig:
+    """The block drafter of the 0731 and 0813 releases (dsv4-spec 7.3)."""
+
+    target_layer_ids: tuple[int, ...]  # main layers whose output feeds the drafter
+    stages: int = 3
+    block_size: int = 5
+    markov_rank: int = 256
+    noise_token_id: int = 128799
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """Shape and constants of a DeepSeek-V4 model. Field names follow the released ``config.json``."""
 
@@ -66,6 +77,9 @@ class ModelConfig:
     max_position_embeddings: int = 1048576
     bos_token_id: int = 0
     eos_token_id: int = 1
+    mtp_layers: int = 0
+    """Serial draft layers (preview releases: 1)."""
+    dspark: DsparkConfig | None = None
 
     @property
     def num_hidden_layers(self) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dsv4lab.config.model import ModelConfig, YarnScaling
+from dataclasses import replace
+
+from dsv4lab.config.model import DsparkConfig, ModelConfig, YarnScaling
 from dsv4lab.errors import ConfigError
 
 
@@ -30,6 +32,8 @@ def _tiny() -> ModelConfig:
         num_hash_layers=2,
         yarn=YarnScaling(original_max_position=1024),
         max_position_embeddings=16384,
+        mtp_layers=1,
+        dspark=DsparkConfig(target_layer_ids=(1, 2, 3), block_size=6, markov_rank=16, noise_token_id=511),
     )
 
 
@@ -61,7 +65,7 @@ def _demo() -> ModelConfig:
 
 
 def _flash() -> ModelConfig:
-    """DeepSeek-V4-Flash as released."""
+    """DeepSeek-V4-Flash, release 0731."""
     return ModelConfig(
         name="flash",
         vocab_size=129280,
@@ -84,11 +88,12 @@ def _flash() -> ModelConfig:
         num_hash_layers=3,
         routed_scaling_factor=1.5,
         yarn=YarnScaling(),
+        dspark=DsparkConfig(target_layer_ids=(40, 41, 42)),
     )
 
 
 def _pro() -> ModelConfig:
-    """DeepSeek-V4-Pro as released; it has no pure sliding-window layer."""
+    """DeepSeek-V4-Pro, release 0813; it has no pure sliding-window layer."""
     return ModelConfig(
         name="pro",
         vocab_size=129280,
@@ -111,10 +116,18 @@ def _pro() -> ModelConfig:
         num_hash_layers=3,
         routed_scaling_factor=2.5,
         yarn=YarnScaling(),
+        dspark=DsparkConfig(target_layer_ids=(58, 59, 60), markov_rank=512),
     )
 
 
-PRESETS: dict[str, ModelConfig] = {config.name: config for config in (_tiny(), _demo(), _flash(), _pro())}
+def _preview(config: ModelConfig) -> ModelConfig:
+    """The April release of the same model: one serial draft layer instead of the block drafter."""
+    return replace(config, name=f"{config.name}-preview", dspark=None, mtp_layers=1)
+
+
+PRESETS: dict[str, ModelConfig] = {
+    config.name: config for config in (_tiny(), _demo(), _flash(), _pro(), _preview(_flash()), _preview(_pro()))
+}
 
 
 def preset(name: str) -> ModelConfig:

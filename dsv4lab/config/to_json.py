@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dsv4lab.config.draft_json import draft_fields
 from dsv4lab.config.from_json import ARCHITECTURE, MODEL_TYPE
 from dsv4lab.config.model import ModelConfig, YarnScaling
 from dsv4lab.config.schedule_json import HASH, LAYER_TYPES, SCORE
@@ -38,13 +39,12 @@ def transformers_config(config: ModelConfig, dtype: str) -> dict[str, Any]:
 
 
 def released_config(config: ModelConfig, dtype: str) -> dict[str, Any]:
-    """As the released checkpoints have it: compression ratios by layer, one ``rope_scaling``, no draft layers."""
+    """As the released checkpoints have it: compression ratios by layer, one ``rope_scaling``."""
     return {
         **_common(config),
         "torch_dtype": dtype,
-        "compress_ratios": list(config.compress_ratios),
+        "compress_ratios": [*config.compress_ratios, *[0] * (config.dspark.stages if config.dspark else 0)],
         "num_hash_layers": config.num_hash_layers,
-        "num_nextn_predict_layers": 0,
         "topk_method": "noaux_tc",
         "rope_scaling": _yarn(config.yarn, "type") or None,
     }
@@ -55,6 +55,7 @@ def _common(config: ModelConfig) -> dict[str, Any]:
         "architectures": [ARCHITECTURE],
         "model_type": MODEL_TYPE,
         **{name: getattr(config, name) for name in _SAME_NAME},
+        **draft_fields(config),
         "eos_token_id": config.eos_token_id if config.eos_token_id >= 0 else None,
         "num_key_value_heads": 1,
         "hidden_act": "silu",

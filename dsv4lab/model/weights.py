@@ -98,23 +98,27 @@ def build_weights(config: ModelConfig, tensors: Named) -> ModelWeights:
     """
     return ModelWeights(
         embed=tensors.pop("embed.weight"),
-        layers=tuple(_layer(config, tensors, i) for i in range(config.num_hidden_layers)),
-        hc_head=_hyper_connection(tensors, "hc_head"),
+        layers=tuple(
+            build_layer(config, tensors, f"layers.{i}", config.kind(i)) for i in range(config.num_hidden_layers)
+        ),
+        hc_head=build_hyper_connection(tensors, "hc_head"),
         norm=tensors.pop("norm.weight"),
         head=tensors.pop("head.weight"),
     )
 
 
-def _layer(config: ModelConfig, tensors: Named, i: int) -> LayerWeights:
+def build_layer(config: ModelConfig, tensors: Named, prefix: str, kind: LayerKind) -> LayerWeights:
+    """The layer under ``prefix`` (``layers.3``, ``mtp.0``), taken out of ``tensors``."""
     return LayerWeights(
-        hc_attn=_hyper_connection(tensors, f"layers.{i}.hc_attn"),
-        attention=_attention(config, tensors, i),
-        hc_ffn=_hyper_connection(tensors, f"layers.{i}.hc_ffn"),
-        moe=_moe(config, tensors, i),
+        hc_attn=build_hyper_connection(tensors, f"{prefix}.hc_attn"),
+        attention=_attention(config, tensors, prefix, kind),
+        hc_ffn=build_hyper_connection(tensors, f"{prefix}.hc_ffn"),
+        moe=_moe(config, tensors, prefix),
     )
 
 
-def _hyper_connection(tensors: Named, prefix: str) -> HyperConnectionWeights:
+def build_hyper_connection(tensors: Named, prefix: str) -> HyperConnectionWeights:
+    """``{prefix}_fn``, ``_base`` and ``_scale``."""
     return HyperConnectionWeights(*(tensors.pop(f"{prefix}_{part}") for part in ("fn", "base", "scale")))
 
 
@@ -123,9 +127,8 @@ def _compressor(tensors: Named, prefix: str) -> CompressorWeights:
     return CompressorWeights(merged, tensors.pop(f"{prefix}.ape"), tensors.pop(f"{prefix}.norm.weight"))
 
 
-def _attention(config: ModelConfig, tensors: Named, i: int) -> AttentionWeights:
-    a = f"layers.{i}.attn"
-    kind = config.kind(i)
+def _attention(config: ModelConfig, tensors: Named, prefix: str, kind: LayerKind) -> AttentionWeights:
+    a = f"{prefix}.attn"
     indexer = None
     if kind is LayerKind.CSA:
         indexer = IndexerWeights(
@@ -134,7 +137,7 @@ def _attention(config: ModelConfig, tensors: Named, i: int) -> AttentionWeights:
             _compressor(tensors, f"{a}.indexer.compressor"),
         )
     return AttentionWeights(
-        norm=tensors.pop(f"layers.{i}.attn_norm.weight"),
+        norm=tensors.pop(f"{prefix}.attn_norm.weight"),
         qkv_a=torch.cat((tensors.pop(f"{a}.wq_a.weight"), tensors.pop(f"{a}.wkv.weight"))),
         q_norm=tensors.pop(f"{a}.q_norm.weight"),
         q_b=tensors.pop(f"{a}.wq_b.weight"),
@@ -147,11 +150,11 @@ def _attention(config: ModelConfig, tensors: Named, i: int) -> AttentionWeights:
     )
 
 
-def _moe(config: ModelConfig, tensors: Named, i: int) -> MoeWeights:
-    f = f"layers.{i}.ffn"
+def _moe(config: ModelConfig, tensors: Named, prefix: str) -> MoeWeights:
+    f = f"{prefix}.ffn"
     experts = range(config.n_routed_experts)
     return MoeWeights(
-        norm=tensors.pop(f"layers.{i}.ffn_norm.weight"),
+        norm=tensors.pop(f"{prefix}.ffn_norm.weight"),
         gate=tensors.pop(f"{f}.gate.weight"),
         bias=tensors.pop(f"{f}.gate.bias", None),
         table=tensors.pop(f"{f}.gate.tid2eid", None),

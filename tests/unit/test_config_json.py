@@ -43,9 +43,12 @@ def refusal(data: object) -> str:
 
 
 @pytest.mark.parametrize("extra", [1, 3])
-def test_draft_entries_of_compress_ratios_are_left_out(extra: int) -> None:
+def test_further_entries_of_compress_ratios_are_draft_stages(extra: int) -> None:
     data = changed(RELEASED, compress_ratios=[*TINY.compress_ratios, *[0] * extra])
-    assert model_config_from_json(data, SOURCE) == TINY
+    config = model_config_from_json(data, SOURCE)
+    assert config.compress_ratios == TINY.compress_ratios
+    assert config.dspark is not None
+    assert config.dspark.stages == extra
 
 
 def test_compress_ratios_may_stand_in_for_layer_types() -> None:

@@ -17,7 +17,7 @@ def parameters(name: str) -> int:
 
 
 def test_names() -> None:
-    assert list(PRESETS) == ["tiny", "demo", "flash", "pro"]
+    assert list(PRESETS) == ["tiny", "demo", "flash", "pro", "flash-preview", "pro-preview"]
     assert all(config.name == name for name, config in PRESETS.items())
 
 
