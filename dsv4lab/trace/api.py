@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from dsv4lab.timeline.timeline import Timeline
-from dsv4lab.trace.load import LoadReport, Progress, load_file
+from dsv4lab.trace.load import LoadReport, Progress, load_any
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,12 +27,12 @@ class Trace(Timeline):
         return f"<Trace {where}: {len(self)} rows, {len(self.streams)} streams, {len(self.queues)} queues>"
 
 
-def load_trace(path: str | Path, *, progress: Progress | None = None) -> Trace:
-    """Load a trace file: Kineto or Chrome JSON, plain or gzipped.
+def load_trace(path: str | Path, *, progress: Progress | None = None, align: bool = True) -> Trace:
+    """Load a trace: a file of any known format, or a directory or glob of ranks.
 
-    Damaged files give every complete event; ``trace.report`` and ``trace.warnings`` tell what was repaired or lost.
-    Raises ``TraceError`` if nothing can be loaded.
+    Ranks become one timeline, their clocks aligned at collective ends unless ``align`` is off. Damaged files give every
+    complete event; ``trace.report`` and ``trace.warnings`` tell what was repaired or lost. Raises ``TraceError`` if
+    nothing can be loaded.
     """
-    file = Path(path).expanduser()
-    timeline, report = load_file(file, progress)
-    return Trace.of(timeline, file, report)
+    timeline, report = load_any(path, progress, align=align)
+    return Trace.of(timeline, Path(path).expanduser(), report)

@@ -1,16 +1,18 @@
-"""Loaders: any trace file into a :class:`~dsv4lab.timeline.timeline.Timeline` and a load report."""
+"""Loaders: any trace into a :class:`~dsv4lab.timeline.timeline.Timeline` and a load report."""
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable
 from pathlib import Path
 
+from dsv4lab.errors import TraceError
 from dsv4lab.timeline.timeline import Timeline
 from dsv4lab.trace.load.report import LoadReport
 
 Progress = Callable[[int], None]
 
-__all__ = ["LoadReport", "Progress", "load_file"]
+__all__ = ["LoadReport", "Progress", "find_files", "load_any", "load_file"]
 
 
 def load_file(path: Path, progress: Progress | None = None) -> tuple[Timeline, LoadReport]:
@@ -19,11 +21,66 @@ def load_file(path: Path, progress: Progress | None = None) -> tuple[Timeline, L
     ``progress`` is called now and then with the number of file bytes read so far. Raises ``TraceError``, in one line
     that names the file, if it is missing, of no known format, or damaged beyond repair.
     """
-    from dsv4lab.errors import TraceError
     from dsv4lab.trace.load.detect import detect
-    from dsv4lab.trace.load.kineto import read_kineto
 
     kind = detect(path)
     if kind == "kineto":
+        from dsv4lab.trace.load.kineto import read_kineto
+
         return read_kineto(path, progress)
-    raise TraceError(f"{path}: {kind} files are not read yet")
+    if kind == "rocprofv3 json":
+        from dsv4lab.trace.load.rocprof_json import read_rocprof_json
+
+        return read_rocprof_json(path, progress)
+    if kind == "rocprofv3 csv":
+        from dsv4lab.trace.load.rocprof_csv import read_rocprof_csv
+
+        return read_rocprof_csv(path)
+    from dsv4lab.trace.load.sqlite import read_sqlite
+
+    return read_sqlite(path)
+
+
+def find_files(where: str | Path) -> tuple[list[Path], list[str]]:
+    """The files that ``where`` names (a file, a directory of ranks, or a glob) and warnings about them.
+
+    Raises ``TraceError`` if there is none.
+    """
+    from dsv4lab.trace.load.ranks import trace_files
+
+    path = Path(where).expanduser()
+    warnings: list[str] = []
+    if path.is_dir():
+        files, warnings = trace_files(path)
+        if not files:
+            raise TraceError(f"{path}: no trace file in this directory")
+    elif not path.exists() and glob.has_magic(str(where)):
+        files = sorted(Path(match) for match in glob.glob(str(path), recursive=True))
+        if not files:
+            raise TraceError(f"{where}: no file matches")
+    else:
+        files = [path]
+    return files, warnings
+
+
+def load_any(where: str | Path, progress: Progress | None = None, *, align: bool = True) -> tuple[Timeline, LoadReport]:
+    """Load a file, or a directory or glob of ranks as one aligned timeline (``align``: at collective ends).
+
+    ``progress`` counts file bytes over all files. Raises ``TraceError`` as :func:`load_file` does.
+    """
+    from dataclasses import replace
+
+    from dsv4lab.trace.load.ranks import load_ranks
+
+    files, warnings = find_files(where)
+    done = 0
+
+    def load(path: Path) -> tuple[Timeline, LoadReport]:
+        nonlocal done
+        before = done
+        loaded = load_file(path, None if progress is None else lambda read: progress(before + read))
+        done += path.stat().st_size
+        return loaded
+
+    timeline, report = load(files[0]) if len(files) == 1 else load_ranks(files, load, align=align)
+    return replace(timeline, warnings=(*timeline.warnings, *warnings)), report

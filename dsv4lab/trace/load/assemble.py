@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dsv4lab.timeline.timeline import UNKNOWN, Ids, Kind, Timeline
+from dsv4lab.trace.analyse import suspect
 from dsv4lab.trace.load.join import launch_of, lookup
 from dsv4lab.trace.load.report import LoadReport
 
@@ -58,8 +60,7 @@ def device_properties(header: Mapping[str, Any]) -> list[dict[str, Any]]:
 def by_device(ids: Ids, device: Ids, labels: Sequence[str], devices: Sequence[str]) -> tuple[Ids, list[str]]:
     """Lanes told apart by device where rows of several devices are in one file: labels become ``gpu<d>/<label>``."""
     known = ids != UNKNOWN
-    used = np.unique(device[known])
-    if len(used) < 2:
+    if len(np.unique(device[known & (device != UNKNOWN)])) < 2:
         return ids, list(labels)
     width = len(labels) + 1
     keys, lane = np.unique((device[known].astype(np.int64) + 1) * width + ids[known], return_inverse=True)
@@ -101,7 +102,8 @@ def join_launches(
 
 
 def finish(
-    columns: dict[str, NDArray[Any]],
+    columns: dict[str, Any],
+    report: LoadReport,
     *,
     names: Sequence[str],
     streams: Sequence[str],
@@ -110,19 +112,13 @@ def finish(
     meta: Mapping[str, Any],
     warnings: Sequence[str],
 ) -> Timeline:
-    """The checked timeline; says so if no row is busy."""
-    timeline = Timeline.build(
-        **columns, names=names, streams=streams, queues=queues, main_stream=main_stream, meta=meta, warnings=warnings
-    )
+    """The checked timeline, its oddities counted in ``report``; says so if no row is busy."""
+    timeline = Timeline.build(**columns, names=names, streams=streams, queues=queues, main_stream=main_stream)
     timeline.check()
+    found = suspect.findings(timeline)
+    report.findings.update(found)
+    report.findings, report.repairs = +report.findings, +report.repairs
+    said = [*warnings, *report.warnings(), *suspect.warnings(timeline, found)]
     if not bool(timeline.busy_mask.any()):
-        timeline = Timeline.build(
-            **columns,
-            names=names,
-            streams=streams,
-            queues=queues,
-            main_stream=main_stream,
-            meta=meta,
-            warnings=[*warnings, NO_ROWS],
-        )
-    return timeline
+        said.append(NO_ROWS)
+    return replace(timeline, warnings=tuple(said), meta={**meta, "load_report": report.to_json()})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import msgspec
@@ -21,115 +23,122 @@ from dsv4lab.trace.load.assemble import (
     platform_of,
     rank_of,
 )
-from dsv4lab.trace.load.events import Args, Event, IdValue
+from dsv4lab.trace.load.events import OP, IdValue, OwnArgs
+from dsv4lab.trace.load.labels import Labels
 from dsv4lab.trace.load.numbers import Ints, micros, micros_column
-from dsv4lab.trace.load.own import own_labels, remap
+from dsv4lab.trace.load.own import OWN_KEY, own_labels, remap
 from dsv4lab.trace.load.pieces import EventReader
 from dsv4lab.trace.load.report import LoadReport
 from dsv4lab.trace.load.source import Source, read_ahead
 
-KINDS: dict[str | None, Kind] = {
-    "kernel": Kind.KERNEL,
-    "Kernel": Kind.KERNEL,
-    "gpu_memcpy": Kind.MEMCPY,
-    "Memcpy": Kind.MEMCPY,
-    "gpu_memset": Kind.MEMSET,
-    "Memset": Kind.MEMSET,
-    "cuda_sync": Kind.WAIT,
-    "cuda_runtime": Kind.HOST,
-    "cuda_driver": Kind.HOST,
-    "Runtime": Kind.HOST,
-    "user_annotation": Kind.ANNOTATION,
-    "gpu_user_annotation": Kind.ANNOTATION,
-}
-CPU_OPS = ("cpu_op", "Operator", "operator")
-_NO_ARGS = Args()
-
-
-class Labels:
-    """Distinct keys in order of appearance, as small ids."""
-
-    def __init__(self) -> None:
-        self.ids: dict[Any, int] = {}
-
-    def column(self, keys: Iterable[Any]) -> list[int]:
-        """The id of every key; ``None`` is ``UNKNOWN``."""
-        ids = self.ids
-        return [UNKNOWN if k is None else ids[k] if k in ids else ids.setdefault(k, len(ids)) for k in keys]
+_BATCH = 4096
+_OWN = ("step", "layer", "op", "rank", "at")
+_NO_ARGS = OwnArgs()
+_NAME, _TS, _DUR, _ARGS, _PH = (attrgetter(name) for name in ("name", "ts", "dur", "args", "ph"))
 
 
 class KinetoRows:
-    """Collects rows piece by piece, as numpy columns."""
+    """Collects rows batch by batch, as numpy columns. ``own`` says that the file is one of ours."""
 
     def __init__(self, report: LoadReport) -> None:
         self.report = report
+        self.own = False
         self.names = Labels()
         self.streams = Labels()
         self.queues = Labels()
         self.devices = Labels()
-        self.op_external: list[int] = []
-        self.op_name: list[int] = []
-        self.parts: dict[str, list[NDArray[Any]]] = {}
+        self.op_external: list[Ints] = []
+        self.op_name: list[NDArray[np.int32]] = []
+        self.parts: dict[str, list[NDArray[Any]]] = {name: [] for name in _COLUMNS}
+        self._rows: list[Any] = []
+        self._codes: list[NDArray[np.int8]] = []
 
-    def add(self, events: list[Event]) -> None:
+    def add(self, events: list[Any], codes: bytes) -> None:
         """Take the rows of interest out of ``events``."""
         self.report.events += len(events)
-        rows = [e for e in events if e.cat in KINDS and e.ph == "X" and not (e.args and e.args.derived)]
-        self._add_ops([e for e in events if e.cat in CPU_OPS and e.ph == "X"])
+        code = np.frombuffer(codes, np.int8)
+        self._add_ops(list(map(events.__getitem__, np.flatnonzero(code == OP).tolist())))
+        code, rows = self._complete(code, events)
+        self._rows += rows
+        self._codes.append(code)
+        if len(self._rows) >= _BATCH:
+            self.flush()
+
+    def _complete(self, code: NDArray[np.int8], events: list[Any]) -> tuple[NDArray[np.int8], list[Any]]:
+        """Rows that are whole slices, without those that our exporter derived."""
+        at = np.flatnonzero(code < OP)
+        rows = list(map(events.__getitem__, at.tolist()))
+        if set(map(_PH, rows)) <= {"X"} and not self.own:
+            return code[at], rows
+        good = [e.ph == "X" and not (self.own and e.args is not None and e.args.derived) for e in rows]
+        return code[at][np.array(good, np.bool_)], [e for e, g in zip(rows, good, strict=True) if g]
+
+    def flush(self) -> None:
+        """Turn the rows held so far into columns."""
+        rows, kind = self._rows, np.concatenate(self._codes) if self._codes else np.empty(0, np.int8)
+        self._rows, self._codes = [], []
         if not rows:
             return
-        start, ok = self._times([e.ts for e in rows])
+        start, ok = self._times(list(map(_TS, rows)))
         if not ok.all():
             self.report.lost_events += int((~ok).sum())
             self.report.findings["no start time"] += int((~ok).sum())
-            rows = [e for e, good in zip(rows, ok, strict=True) if good]
-            start = start[ok]
-        args = [e.args or _NO_ARGS for e in rows]
+            rows, kind, start = [e for e, good in zip(rows, ok, strict=True) if good], kind[ok], start[ok]
+        args = [a or _NO_ARGS for a in map(_ARGS, rows)]
         self._put("start_ns", start)
-        self._put("dur_ns", self._durations(rows))
-        self._put("kind", np.array([KINDS[e.cat] for e in rows], np.int8))
-        self._put("name", np.array(self.names.column([bytes(e.name) or b'""' for e in rows]), np.int32))
-        self._put("stream", np.array(self.streams.column(self._keys([a.stream for a in args])), np.int32))
-        queues = [a.queue if a.hsa_queue is None else a.hsa_queue for a in args]
-        self._put("queue", np.array(self.queues.column(self._keys(queues)), np.int32))
-        self._put("device", np.array(self.devices.column(self._keys([a.device for a in args])), np.int32))
+        self._put("dur_ns", self._durations(list(map(_DUR, rows)), kind))
+        self._put("kind", kind)
+        self._put("name", self._names(rows))
+        self._put("stream", self._lanes(self.streams, [a.stream for a in args]))
+        self._put("queue", self._lanes(self.queues, [a.queue if a.hsa_queue is None else a.hsa_queue for a in args]))
+        self._put("device", self._lanes(self.devices, [a.device for a in args]))
         self._put("correlation", self._numbers([a.correlation for a in args]))
         self._put("external", self._numbers([a.external for a in args]))
-        self._put("queued_ns", self._numbers([a.queued_ns for a in args]))
-        for name in ("step", "layer", "op", "rank", "at"):
-            self._put(name, self._small([getattr(a, name) for a in args]))
+        if self.own:
+            self._put("queued_ns", self._numbers([a.queued_ns for a in args]))
+            for name in _OWN:
+                self._put(name, self._small([getattr(a, name) for a in args]))
 
     def _put(self, column: str, values: NDArray[Any]) -> None:
-        self.parts.setdefault(column, []).append(values)
+        self.parts[column].append(values)
 
-    def _add_ops(self, ops: list[Event]) -> None:
-        self.report.findings["cpu rows with a stream"] += sum(1 for e in ops if e.args and e.args.stream is not None)
-        owned = [e for e in ops if e.args is not None and isinstance(e.args.external, int)]
-        self.op_external += [e.args.external for e in owned]  # type: ignore[union-attr, misc]
-        self.op_name += self.names.column([bytes(e.name) or b'""' for e in owned])
+    def _names(self, rows: list[Any]) -> NDArray[np.int32]:
+        return np.array(self.names.column([bytes(raw) or b'""' for raw in map(_NAME, rows)]), np.int32)
+
+    def _lanes(self, labels: Labels, values: list[IdValue]) -> NDArray[np.int32]:
+        return np.array(labels.column(self._keys(values)), np.int32)
+
+    def _add_ops(self, ops: list[Any]) -> None:
+        if not ops:
+            return
+        args = list(map(_ARGS, ops))
+        self.report.findings["cpu rows with a stream"] += sum(a is not None and a.stream is not None for a in args)
+        external = self._numbers([a.external if a is not None else None for a in args])
+        self.op_external.append(external)
+        self.op_name.append(self._names(ops))
 
     def _times(self, raws: list[msgspec.Raw]) -> tuple[Ints, NDArray[np.bool_]]:
-        texts = [bytes(r) for r in raws]
-        quick = micros_column(texts)
+        quick = micros_column(raws)
         if quick is not None:
-            return quick, np.ones(len(texts), np.bool_)
+            return quick, np.ones(len(raws), np.bool_)
+        texts = [bytes(raw) for raw in raws]
         values = [micros(t) for t in texts]
         self.report.repairs["number as text"] += sum(1 for t in texts if t[:1] == b'"')
         ok = np.array([v is not None for v in values], np.bool_)
         return np.array([0 if v is None else v for v in values], np.int64), ok
 
-    def _durations(self, rows: list[Event]) -> Ints:
-        values, ok = self._times([e.dur for e in rows])
-        gpu = np.array([KINDS[e.cat] <= Kind.MEMSET for e in rows], np.bool_)
-        self.report.findings["no duration"] += int((~ok).sum())
+    def _durations(self, raws: list[msgspec.Raw], kind: NDArray[np.int8]) -> Ints:
+        values, ok = self._times(raws)
+        gpu = kind <= int(Kind.MEMSET)
         negative = ok & (values < 0)
+        self.report.findings["no duration"] += int((~ok).sum())
         self.report.findings["negative duration, taken as 0"] += int(negative.sum())
         self.report.findings["zero duration"] += int((gpu & ok & (values == 0)).sum())
         values[~ok | negative] = 0
         return values
 
     def _keys(self, values: list[IdValue]) -> list[IdValue]:
-        if not any(isinstance(v, str | float | bool) for v in values):
+        if set(map(type, values)) <= {int, NoneType}:
             return values
         return [self._key(v) for v in values]
 
@@ -143,8 +152,13 @@ class KinetoRows:
         return value
 
     def _numbers(self, values: list[IdValue]) -> Ints:
-        good = [v if isinstance(v, int) and -(2**63) <= v < 2**63 else self._number(v) for v in values]
-        return np.array(good, np.int64)
+        plain = values if None not in values else [UNKNOWN if v is None else v for v in values]
+        if set(map(type, plain)) <= {int}:
+            try:
+                return np.array(plain, np.int64)
+            except OverflowError:
+                pass
+        return np.array([self._number(v) for v in plain], np.int64)
 
     def _small(self, values: list[IdValue]) -> NDArray[np.int32]:
         """Numbers of our own exporter, within 31 bits."""
@@ -152,16 +166,24 @@ class KinetoRows:
         return np.array(good, np.int32)
 
     def _number(self, value: IdValue) -> int:
-        if value is None:
-            return UNKNOWN
         key = self._key(value)
         return key if isinstance(key, int) and -(2**63) <= key < 2**63 else UNKNOWN
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """All columns, pieces joined."""
-        out = {name: np.concatenate(parts) for name, parts in self.parts.items()}
-        self.parts.clear()
-        return out or {name: np.empty(0, dtype) for name, dtype in _COLUMNS.items()}
+        """All columns, batches joined; those that only our own files have are filled."""
+        self.flush()
+        size = sum(map(len, self.parts["start_ns"]))
+        out: dict[str, NDArray[Any]] = {}
+        for name, dtype in _COLUMNS.items():
+            parts = self.parts.pop(name)
+            out[name] = np.concatenate(parts) if parts else np.full(size, UNKNOWN, dtype)
+        return out
+
+    def ops(self) -> tuple[Ints, NDArray[np.int32]]:
+        """External ids and name ids of all operators."""
+        if not self.op_external:
+            return np.empty(0, np.int64), np.empty(0, np.int32)
+        return np.concatenate(self.op_external), np.concatenate(self.op_name)
 
 
 _COLUMNS: dict[str, type] = {
@@ -203,8 +225,9 @@ def read_kineto(path: Path, progress: Callable[[int], None] | None = None) -> tu
     source = Source(path)
     reader = EventReader(read_ahead(iter(source)), report, path)
     rows = KinetoRows(report)
-    for events in reader:
-        rows.add(events)
+    for events, codes in reader:
+        rows.own = OWN_KEY in reader.header
+        rows.add(events, codes)
         if progress is not None:
             progress(source.read_bytes)
     report.plain_bytes = source.plain_bytes
@@ -223,7 +246,7 @@ def _timeline(header: dict[str, Any], rows: KinetoRows, report: LoadReport) -> T
     host = np.unique(columns["name"][columns["kind"] == int(Kind.HOST)])
     platform = platform_of(header, [names[i] for i in host[:64] if i != UNKNOWN])
     rank, world = rank_of(header, report.file)
-    own = own_labels(header)
+    own = own_labels(header) if rows.own else None
     warnings = []
     queues: list[IdValue] = list(rows.queues.ids)
     gpu = columns["kind"] <= int(Kind.MEMSET)
@@ -231,9 +254,9 @@ def _timeline(header: dict[str, Any], rows: KinetoRows, report: LoadReport) -> T
         columns["queue"] = np.where(gpu, columns["stream"], UNKNOWN).astype(np.int32)
         queues = list(rows.streams.ids)
         warnings.append(f"{report.file}: {OLD_QUEUES}")
-    report.exporter = _exporter(header, platform, queues, bool(warnings))
+    report.exporter = _exporter(header, platform, bool(rows.streams.ids), bool(queues), bool(warnings))
     written_op, written_device = columns["op"], columns.pop("at")
-    join_launches(columns, np.array(rows.op_external, np.int64), np.array(rows.op_name, np.int32), report)
+    join_launches(columns, *rows.ops(), report)
     report.rows = int(gpu.sum())
     meta = _meta(header, platform, rank, world, [str(d) for d in rows.devices.ids])
     if own is not None:
@@ -243,9 +266,7 @@ def _timeline(header: dict[str, Any], rows: KinetoRows, report: LoadReport) -> T
     else:
         columns["rank"] = np.full(len(gpu), rank, np.int32)
         labels = _labels(columns, rows, queues, names)
-    report.findings, report.repairs = +report.findings, +report.repairs
-    meta["load_report"] = report.to_json()
-    return finish(columns, **labels, meta=meta, warnings=[*warnings, *report.warnings()])
+    return finish(columns, report, **labels, meta=meta, warnings=warnings)
 
 
 def _labels(
@@ -258,9 +279,13 @@ def _labels(
     return {"names": names, "streams": streams, "queues": queue_names, "main_stream": None}
 
 
-def _exporter(header: dict[str, Any], platform: str, queues: list[IdValue], old: bool) -> str:
+def _exporter(header: dict[str, Any], platform: str, streams: bool, queues: bool, old: bool) -> str:
     if isinstance(header.get("dsv4lab"), dict):
         return "dsv4lab"
+    if platform == "rocm" and not queues:
+        return "kineto rocm, neither streams nor queues"
+    if platform == "rocm" and not streams:
+        return "kineto rocm, hardware queues without streams"
     if platform == "rocm":
         return "kineto rocm, stream is the hardware queue" if old else "kineto rocm, with hardware queues"
     return f"kineto {platform}"

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+Buffer = bytes | msgspec.Raw
 LIMIT = 2**62
 _WHOLE_DIGITS = 16  # with three more, below 10**19: what passes 2**63 shows as a negative value
 _POWERS = np.array([1000, 100, 10, 1], np.int64)
@@ -30,7 +32,7 @@ def micros(text: bytes) -> int | None:
     return scaled if abs(scaled) < LIMIT else None
 
 
-def micros_column(texts: Sequence[bytes]) -> Ints | None:
+def micros_column(texts: Sequence[Buffer]) -> Ints | None:
     """All of ``texts`` (plain decimals, at most three fraction digits) as ``int64`` nanoseconds.
 
     ``None`` if any of them is of another form; the caller then goes one by one with :func:`micros`.
@@ -67,7 +69,7 @@ def _by_width(data: NDArray[np.uint8], starts: Ints, widths: Ints, fraction: Int
     """Read all numbers of one width and one place of the dot together, digit column by digit column."""
     shape = widths * 4 + fraction
     out = np.empty(len(starts), np.int64)
-    for key in np.unique(shape):
+    for key in np.flatnonzero(np.bincount(shape)):
         rows = np.flatnonzero(shape == key)
         width, after = divmod(int(key), 4)
         first = starts[rows]

@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from dsv4lab.timeline.timeline import UNKNOWN
 
+OWN_KEY = "dsv4lab"
+
 
 def own_labels(header: Mapping[str, Any]) -> dict[str, Any] | None:
     """The label lists and the main stream of one of our files; ``None`` if it is not ours or they are damaged."""
-    own = header.get("dsv4lab")
+    own = header.get(OWN_KEY)
     if not isinstance(own, dict):
         return None
     out: dict[str, Any] = {key: own.get(key) for key in ("names", "streams", "queues")}

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from dsv4lab.errors import TraceError
-from dsv4lab.trace.load.events import DECODE_EVENTS, ERRORS, Event
+from dsv4lab.trace.load.events import ERRORS, EventDecoder, plain_codes
 from dsv4lab.trace.load.report import LoadReport
 from dsv4lab.trace.load.salvage import CUT, FIRST_KEYS, object_end, salvage
 
@@ -33,8 +33,12 @@ def last_cut(data: bytes) -> tuple[int, int] | None:
     return None
 
 
+Events = tuple[list[Any], bytes]
+"""Events and a code for each (see :mod:`dsv4lab.trace.load.events`)."""
+
+
 class EventReader:
-    """Iterates over lists of events; ``header`` and ``tail`` hold the keys around ``traceEvents``."""
+    """Iterates over :data:`Events`; ``header`` and ``tail`` hold the keys around ``traceEvents``."""
 
     def __init__(self, chunks: Iterable[bytes], report: LoadReport, path: Path) -> None:
         self._chunks = iter(chunks)
@@ -42,26 +46,35 @@ class EventReader:
         self._path = path
         self._tail: list[bytes] | None = None
         self._tail_bytes = 0
+        self._decoder = EventDecoder()
         self.header: dict[str, Any] = {}
         self.tail: dict[str, Any] = {}
 
-    def __iter__(self) -> Iterator[list[Event]]:
+    def __iter__(self) -> Iterator[Events]:
         rest = self._open()
+        self._decoder = EventDecoder(own=isinstance(self.header.get("dsv4lab"), dict))
         for chunk in self._chunks:
             if self._tail is not None:
                 self._keep_tail(chunk)
                 continue
-            data = rest + chunk
-            cut = last_cut(data)
+            cut = last_cut(chunk)
             if cut is None:
-                rest = data
-                continue
-            yield self._piece(data[: cut[0]])
-            rest = data[cut[1] :]
+                rest, cut = self._longer(rest, chunk)
+                if cut is None:
+                    continue
+                chunk, rest = rest, b""
+            yield self._piece(b"".join((b"[", rest, memoryview(chunk)[: cut[0]], b"]")))
+            rest = chunk[cut[1] :]
         if self._tail is None:
             yield from self._finish(rest)
         if self._tail is not None:
             self.tail = self._keys(b"{" + b"".join(self._tail).lstrip(b", \t\r\n"), "tail")
+
+    @staticmethod
+    def _longer(rest: bytes, chunk: bytes) -> tuple[bytes, tuple[int, int] | None]:
+        """Two chunks as one, for a boundary that lies across them."""
+        data = rest + chunk
+        return data, last_cut(data)
 
     def _open(self) -> bytes:
         """Read up to the start of the events; returns the text after the opening bracket."""
@@ -95,16 +108,16 @@ class EventReader:
         if self._tail is not None and self._tail_bytes < _TAIL_LIMIT:
             self._tail.append(chunk)
 
-    def _piece(self, text: bytes) -> list[Event]:
+    def _piece(self, array: bytes) -> Events:
         try:
-            return DECODE_EVENTS(b"[" + text + b"]")
+            return self._decoder.decode(array)
         except ERRORS:
-            return self._salvaged(text, final=False)
+            return self._salvaged(array[1:-1], final=False)
 
-    def _finish(self, text: bytes) -> Iterator[list[Event]]:
+    def _finish(self, text: bytes) -> Iterator[Events]:
         cut = last_cut(text)
         if cut is not None:
-            yield self._piece(text[: cut[0]])
+            yield self._piece(b"[" + text[: cut[0]] + b"]")
             text = text[cut[1] :]
         if self._tail is not None:
             self._keep_tail(text)
@@ -113,12 +126,12 @@ class EventReader:
             if self._tail is None:
                 self._report.truncated = True
 
-    def _salvaged(self, text: bytes, *, final: bool) -> list[Event]:
+    def _salvaged(self, text: bytes, *, final: bool) -> Events:
         events, tail = salvage(text, final, self._report)
         if tail is not None:
             self._tail = []
             self._keep_tail(tail)
-        return events
+        return events, plain_codes(events)
 
 
 def _salvaged_keys(text: bytes) -> dict[str, Any]:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from dsv4lab.trace.load.events import DECODE_EVENT, ERRORS, Event, from_untyped
+from dsv4lab.trace.load.events import Event, read_one
 
 MAX_EVENT = 4 << 20
 _STRING = rb'"(?:[^"\\]|\\.)*"'
 _NON_FINITE = re.compile(_STRING + rb"|-?\b(?:NaN|Infinity|nan|inf|Inf)\b", re.DOTALL)
 _ESCAPE = re.compile(rb'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
-_CONTROL = re.compile(rb"[\x00-\x1f]")
+_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+_IN_STRING = re.compile(_STRING, re.DOTALL)
+_BREAKS = re.compile(rb"[\t\n\r]")
 _MISSING = re.compile(_STRING + rb"|:(\s*)(?=[,}\]])", re.DOTALL)
+_SURROGATE = re.compile(
+    rb"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
 _NEXT_KEYS = rb"pid|tid|ph|cat|ts|dur|args|id|s|bp|name"
 _NAME = re.compile(rb'("name"\s*:\s*")(.*?)("\s*(?:,\s*"(?:' + _NEXT_KEYS + rb')"\s*:|\}))', re.DOTALL)
 _BARE_QUOTE = re.compile(rb'(?<!\\)((?:\\\\)*)"')
@@ -27,8 +32,16 @@ def _control(text: bytes) -> bytes:
     return _CONTROL.sub(b" ", text)
 
 
+def _line_breaks(text: bytes) -> bytes:
+    return _IN_STRING.sub(lambda m: _BREAKS.sub(b" ", m[0]), text)
+
+
 def _non_finite(text: bytes) -> bytes:
     return _NON_FINITE.sub(lambda m: m[0] if m[0][:1] == b'"' else b"null", text)
+
+
+def _surrogates(text: bytes) -> bytes:
+    return _SURROGATE.sub(lambda m: m[0] if m[1] else rb"\ufffd", text)
 
 
 def _missing(text: bytes) -> bytes:
@@ -57,22 +70,12 @@ STEPS: tuple[tuple[str, Callable[[bytes], bytes]], ...] = (
     ("control character", _control),
     ("non-finite number", _non_finite),
     ("missing value", _missing),
+    ("lone surrogate", _surrogates),
     ("lone backslash", _escapes),
     ("bare quote", _name_quotes),
     ("bare quote", _value_quotes),
+    ("control character", _line_breaks),
 )
-
-
-def read_one(text: bytes) -> Event | None:
-    """One event, typed if possible, else untyped; ``None`` if ``text`` is not one JSON object."""
-    try:
-        return DECODE_EVENT(text)
-    except ERRORS:
-        pass
-    try:
-        return from_untyped(text)
-    except ERRORS:
-        return None
 
 
 def repair(text: bytes) -> tuple[Event, list[str]] | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from dsv4lab.trace.load.events import DECODE_EVENTS, ERRORS, Event
-from dsv4lab.trace.load.repair import read_one, repair
+from dsv4lab.trace.load.events import ERRORS, Event, decode_plain, read_one
+from dsv4lab.trace.load.repair import repair
 from dsv4lab.trace.load.report import LoadReport
 
 FIRST_KEYS = rb'"(?:ph|name|cat|pid|tid|ts|args|id)"\s*:'
@@ -58,7 +58,7 @@ class _Salvage:
 
     def batch(self, first: int, upto: int) -> None:
         try:
-            self.events += DECODE_EVENTS(b"[" + self.text[self.starts[first] : self.ends[upto - 1]] + b"]")
+            self.events += decode_plain(b"[" + self.text[self.starts[first] : self.ends[upto - 1]] + b"]")
         except ERRORS:
             for at in range(first, upto):
                 self._single(at)

@@ -11,8 +11,8 @@ from typing import Any
 
 from dsv4lab.errors import TraceError
 
-CHUNK = 8 << 20
-_COMPRESSED_READ = 1 << 20
+CHUNK = 1 << 20
+_COMPRESSED_READ = 1 << 18
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
@@ -90,7 +90,7 @@ class Source:
             yield b"".join(held)
 
 
-def read_ahead(source: Iterator[bytes], depth: int = 2) -> Iterator[bytes]:
+def read_ahead(source: Iterator[bytes], depth: int = 8) -> Iterator[bytes]:
     """Run ``source`` in a thread, at most ``depth`` chunks ahead, so that inflating and parsing overlap."""
     chunks: queue.Queue[bytes | BaseException | None] = queue.Queue(depth)
     stopped = threading.Event()
