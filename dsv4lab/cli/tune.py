@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dsv4lab.tuning.target import SweepTarget
 
 DIVERGED = 1
+_LABEL = 36
 
 
 class TuneCommand(Command):
@@ -45,10 +46,10 @@ class TuneCommand(Command):
         )
         parser.add_argument("--hw-queues", type=ints("--hw-queues"), default=(1, 2, 4), help="counts (default: 1,2,4)")
         parser.add_argument("--concurrency", type=ints("--concurrency"), default=(1, 4), help="levels (default: 1,4)")
-        model_args.add_load_arguments(parser, prompt_tokens=64, max_new_tokens=12)
+        model_args.add_load_arguments(parser, prompt_tokens=32, max_new_tokens=10)
         _add_effort(parser, "--rounds", 1, "worker processes per queue count")
         _add_effort(parser, "--repeats", 3, "measured loads of every setting in each of them")
-        _add_effort(parser, "--confirm", 8, "paired trials of the winner against off; 5 or more decide")
+        _add_effort(parser, "--confirm", 6, "paired trials of the winner against off; 5 or more decide")
         parser.add_argument("--no-control", action="store_true", help="leave out off with all cores inside the op")
         model_args.add_stream_arguments(parser)
         parser.add_argument("--out", type=Path, metavar="DIR", help="session folder (default: traces/PRESET-TIME)")
@@ -69,10 +70,10 @@ class TuneCommand(Command):
                 config,
                 folder,
                 open_target=_open,
-                tell=lambda loads, text: advance(loads, note=text),
+                tell=lambda loads, text: advance(loads, note=f"{text:<{_LABEL}}"),
                 resume=args.resume,
             )
-            advance(0, note="drawing")
+            advance(0, note=f"{'writing the report':<{_LABEL}}")
             report = write_report(result)
         if args.json:
             emit_json({**result.to_json(), "report": str(report)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from dsv4lab.config.engine import EngineConfig
 from dsv4lab.engine.manifest import manifest_of
+from dsv4lab.host import usable_cores
 from dsv4lab.timeline.records import Manifest, SweepRow
 from dsv4lab.tuning.arms import Arm, profile_arm
 from dsv4lab.tuning.gate import Divergence, Gate
@@ -75,14 +75,9 @@ class SessionResult:
         }
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def session_manifest(space: SweepSpace, config: EngineConfig) -> Manifest:
     """What the session is made with; two sessions with equal manifests can be continued in each other's place."""
-    settings = {"engine": config.to_json(), "sweep": space.to_json(), "cores": cores()}
+    settings = {"engine": config.to_json(), "sweep": space.to_json(), "cores": usable_cores()}
     return replace(manifest_of(config), settings=settings)
 
 
@@ -95,7 +90,7 @@ def run_session(
     """
     manifest = session_manifest(space, config)
     opened = SessionStore.resume if resume else SessionStore.create
-    with opened(folder, manifest.to_json()) as store, Bench(config, cores(), open_target) as bench:
+    with opened(folder, manifest.to_json()) as store, Bench(config, usable_cores(), open_target) as bench:
         gate = Gate(across_levels=config.dtype == "float32")
         sweep = Sweep(space, bench, store, gate, tell)
         result = _measure(sweep, bench, store, manifest)

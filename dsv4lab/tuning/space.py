@@ -27,8 +27,8 @@ class PlanChoice:
 class Load:
     """The synthetic load of one trial: ``concurrency`` requests at once, greedy, with prompts drawn from ``seed``."""
 
-    prompt_tokens: int = 128
-    max_new_tokens: int = 24
+    prompt_tokens: int = 32
+    max_new_tokens: int = 10
     seed: int = 0
 
 
@@ -66,6 +66,11 @@ class Visit:
     turns: tuple[Turn, ...]
 
     @property
+    def loads(self) -> int:
+        """Loads that it makes: one to wake the process (not for the control), one to check each cell, the trials."""
+        return (not self.control) + len(self.cells) + len(self.turns)
+
+    @property
     def cells(self) -> tuple[Cell, ...]:
         """The cells of this visit, each once, in order of first use."""
         return tuple(dict.fromkeys(turn.cell for turn in self.turns))
@@ -83,9 +88,9 @@ class SweepSpace:
     hw_queues: tuple[int, ...]
     concurrency: tuple[int, ...]
     load: Load = Load()
-    rounds: int = 2
+    rounds: int = 1
     repeats: int = 3
-    confirm: int = 8
+    confirm: int = 6
     control: bool = True
 
     def __post_init__(self) -> None:
@@ -125,26 +130,29 @@ class SweepSpace:
     def visits(self) -> tuple[Visit, ...]:
         """Visits in the order they are made.
 
-        Queue counts are rotated and reversed from round to round (the control ends each round), and inside a visit the
-        plans of one repeat stand next to each other in an order that is rotated and reversed from repeat to repeat, so
-        that a drift of the machine falls on every plan alike.
+        Queue counts are rotated and reversed from round to round, and inside a visit the plans of one repeat stand next
+        to each other in an order that is rotated and reversed from repeat to repeat, so that a drift of the machine
+        falls on every plan alike. The control comes last and once: it is slow where cores are shared, and decides
+        nothing.
         """
-        return tuple(visit for number in range(self.rounds) for visit in self._round(number))
-
-    def _round(self, number: int) -> list[Visit]:
-        order = balanced(self.hw_queues, number)
-        visits = [Visit(number, queues, False, self._turns(number, queues, self.plan_names)) for queues in order]
+        visits = [
+            Visit(number, queues, False, self._turns(number, queues))
+            for number in range(self.rounds)
+            for queues in balanced(self.hw_queues, number)
+        ]
         if self.control:
-            visits.append(Visit(number, 1, True, self._turns(number, 1, (BASELINE,), control=True)))
-        return visits
+            turns = tuple(Turn(0, Cell(BASELINE, 1, level, control=True)) for level in self.concurrency)
+            visits.append(Visit(0, 1, True, turns))
+        return tuple(visits)
 
-    def _turns(self, number: int, queues: int, plans: tuple[str, ...], control: bool = False) -> tuple[Turn, ...]:
-        turns: list[Turn] = []
-        for repeat in range(self.repeats):
-            block = number * self.repeats + repeat
-            for level in balanced(self.concurrency, block):
-                turns += [Turn(repeat, Cell(plan, queues, level, control)) for plan in balanced(plans, block)]
-        return tuple(turns)
+    def _turns(self, number: int, queues: int) -> tuple[Turn, ...]:
+        blocks = [(repeat, number * self.repeats + repeat) for repeat in range(self.repeats)]
+        return tuple(
+            Turn(repeat, Cell(plan, queues, level))
+            for repeat, block in blocks
+            for level in balanced(self.concurrency, block)
+            for plan in balanced(self.plan_names, block)
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; two sessions with equal data measure the same thing."""

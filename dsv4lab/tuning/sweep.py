@@ -120,11 +120,8 @@ class Sweep:
 
     def _visit(self, visit: Visit, phase: str) -> None:
         left = [t for t in visit.turns if TrialKey(phase, visit.round, t.repeat, t.cell) not in self._done]
-        skipped = len(visit.turns) - len(left)
-        if skipped:
-            self.tell(skipped, "already measured")
+        self.tell((visit.loads if not left else len(visit.turns) - len(left)), "continuing")
         if not left:
-            self.tell(len(visit.cells) + 1, "already measured")
             return
         where = "control" if visit.control else f"{visit.hw_queues} queue{'s' * (visit.hw_queues != 1)}"
         self.tell(0, f"{where}: starting a worker")
@@ -140,17 +137,18 @@ class Sweep:
 
     def _warm(self, target: SweepTarget, visit: Visit, where: str) -> None:
         """One load to wake the process, then every cell once, profiled: warm-up and correctness gate in one."""
-        self.tell(0, f"{where}: warming up")
-        self._load(target, max(visit.cells, key=lambda cell: cell.concurrency_level))
-        self.tell(1, f"{where}: warming up")
+        if not visit.control:
+            self.tell(0, f"{where}: warming up")
+            self._load(target, max(visit.cells, key=lambda cell: cell.concurrency_level))
+            self.tell(1, f"{where}: warming up")
         for cell in visit.cells:
-            self.tell(0, f"checking tokens: {cell.label}")
+            self.tell(0, f"check {cell.label}")
             result = self._load(target, cell, profile=True)
             self._check(cell, result)
             if result.timeline is not None:
                 self.busy[cell] = result.timeline.stream_busy()
                 self._store.append("busy", cell=cell_to_json(cell), stream_busy=self.busy[cell].to_json())
-            self.tell(1, f"checking tokens: {cell.label}")
+            self.tell(1, f"check {cell.label}")
         checked = [cell_to_json(cell) for cell in visit.cells]
         self._store.append("gate", cells=checked, reference=self._gate.take_new())
 
@@ -185,7 +183,7 @@ class Sweep:
 
 def load_count(space: SweepSpace) -> int:
     """Loads of a whole session: warm-ups, gate passes and trials, the confirming ones included if there are any."""
-    total = sum(1 + len(visit.cells) + len(visit.turns) for visit in space.visits())
+    total = sum(visit.loads for visit in space.visits())
     if len(space.plans) > 1:
         total += 1 + 2 * len(space.concurrency) * (1 + space.confirm)
     return total
