@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import dsv4lab
@@ -16,9 +17,8 @@ from dsv4lab.cli.output import emit_json, note
 from dsv4lab.errors import UnavailableError, UsageError
 
 TOUR = "00_tour.ipynb"
-_PACKAGE = Path(dsv4lab.__file__).resolve().parent
-_CHECKOUT = _PACKAGE.parent / "notebooks"
-_BUNDLED = _PACKAGE / "_notebooks"  # where the wheel has them
+_CHECKOUT = Path(dsv4lab.__file__).resolve().parents[1] / "notebooks"
+_BUNDLED = Path(sysconfig.get_path("data")) / "share" / "dsv4lab" / "notebooks"  # where a wheel puts them
 
 
 class LabCommand(Command):
