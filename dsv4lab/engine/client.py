@@ -62,16 +62,21 @@ class EngineClient(ClientCore):
         sampling: SamplingParams | Sequence[SamplingParams] | None = None,
         on_token: Callable[[int, int], object] | None = None,
         timeout_s: float | None = None,
+        fingerprints: bool = False,
     ) -> GenerateResult:
         """Run one prompt or several together to their ends.
 
-        ``sampling`` is one for all, or one per prompt; ``on_token`` is called with the prompt's place and each token.
+        ``sampling`` is one for all, or one per prompt; ``on_token`` is called with the prompt's place and each token;
+        ``fingerprints`` asks for those of the logits, in the results' ``requests``.
         Raises ``RequestError`` for a prompt that cannot run, ``TimeoutExceededError`` when ``timeout_s`` is over or the
         worker falls silent, and the error that a request ended with; the other requests are aborted then.
         """
         rows = batch(prompts)
         per_row = _per_prompt(sampling, len(rows))
-        specs = [self._spec(row, max_new_tokens, params) for row, params in zip(rows, per_row, strict=True)]
+        specs = [
+            self._spec(row, max_new_tokens, params, fingerprints=fingerprints)
+            for row, params in zip(rows, per_row, strict=True)
+        ]
         on_tokens = [partial(on_token, i) if on_token is not None else None for i in range(len(specs))]
         try:
             result = gather(self._submit(specs, on_tokens), timeout_s)
@@ -102,17 +107,25 @@ class EngineClient(ClientCore):
         seed: int = 0,
         *,
         profile: bool = False,
+        fingerprints: bool = False,
         on_token: Callable[[int, int], object] | None = None,
         timeout_s: float | None = None,
     ) -> GenerateResult:
         """Run ``concurrency`` synthetic greedy requests together; a seed's prompt ``i`` is the same at any concurrency.
 
-        With ``profile`` the result has the timeline of all forwards meanwhile. Raises ``UsageError`` if so many
-        requests cannot be in flight at once.
+        With ``profile`` the result has the timeline of all forwards meanwhile; ``fingerprints`` as for
+        :meth:`generate`. Raises ``UsageError`` if so many requests cannot be in flight at once.
         """
         check_room(self.limits, concurrency, positive(prompt_tokens, "prompt_tokens") + max_new_tokens)
         rows = synthetic(self.limits.vocab_size, concurrency, prompt_tokens, seed)
-        run = partial(self.generate, rows, max_new_tokens=max_new_tokens, on_token=on_token, timeout_s=timeout_s)
+        run = partial(
+            self.generate,
+            rows,
+            max_new_tokens=max_new_tokens,
+            on_token=on_token,
+            timeout_s=timeout_s,
+            fingerprints=fingerprints,
+        )
         if not profile:
             return run()
         result, recorded = record(self._link, run)

@@ -145,11 +145,13 @@ class ClientCore:
         self._mourners.append(callback)
         return lambda: self._mourners.remove(callback) if callback in self._mourners else None
 
-    def _spec(self, prompt: tuple[int, ...], max_new_tokens: int, sampling: SamplingParams) -> RequestSpec:
+    def _spec(
+        self, prompt: tuple[int, ...], max_new_tokens: int, sampling: SamplingParams, *, fingerprints: bool = False
+    ) -> RequestSpec:
         max_new_tokens = whole(max_new_tokens, "max_new_tokens")
         number = self._live.number()
         seed = derived_seed(self._config.seed, number) if sampling.seed is None else sampling.seed
-        spec = RequestSpec(number, prompt, max_new_tokens, sampling, seed)
+        spec = RequestSpec(number, prompt, max_new_tokens, sampling, seed, fingerprints=fingerprints)
         self.limits.check(spec)
         return spec
 

@@ -59,6 +59,7 @@ class RequestHandle:
         self._times_ns: list[int] = []
         self._reason: FinishReason | None = None
         self._error: LabError | None = None
+        self._fingerprints: tuple[int, ...] = ()
         self._changed = threading.Condition()
 
     @property
@@ -91,7 +92,8 @@ class RequestHandle:
     def stats(self) -> RequestStats:
         """Latencies so far; complete once :attr:`done`."""
         with self._changed:
-            return RequestStats.of(self._submitted_ns, self._times_ns, self._reason or FinishReason.ABORT)
+            reason = self._reason or FinishReason.ABORT
+            return RequestStats.of(self._submitted_ns, self._times_ns, reason, self._fingerprints)
 
     @property
     def submitted_ns(self) -> int:
@@ -138,12 +140,12 @@ class RequestHandle:
             self._times_ns.append(time_ns)
             self._changed.notify_all()
 
-    def finish(self, reason: FinishReason, error: LabError | None = None) -> None:
+    def finish(self, reason: FinishReason, error: LabError | None = None, fingerprints: tuple[int, ...] = ()) -> None:
         """Take the end; the client's reader does this."""
         with self._changed:
             if self._reason is not None:
                 return
-            self._reason, self._error = reason, error
+            self._reason, self._error, self._fingerprints = reason, error, fingerprints
             self._changed.notify_all()
         if self.on_end is not None:
             self.on_end(self)

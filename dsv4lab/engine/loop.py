@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from dsv4lab.engine.fingerprints import Fingerprints
 from dsv4lab.engine.messages import Failed, Finished, Progress, failure
 from dsv4lab.engine.protocol import ForwardResult, ModelRunner
 from dsv4lab.engine.request import FinishReason, Limits, RequestSpec
@@ -58,6 +60,7 @@ class EngineLoop:
         self._listeners = tuple(listeners)
         self._clock = clock
         self._debug = debug
+        self._fingerprints = Fingerprints()
 
     @property
     def idle(self) -> bool:
@@ -107,28 +110,28 @@ class EngineLoop:
         if self._debug:
             for chunk in step.chunks:
                 self._runner.pool.check_live(chunk.slot, chunk.pages, chunk.start + len(chunk.tokens))
-        return _choose(step.chunks, result), result.record
+        return self._choose(step.chunks, result), result.record
+
+    def _choose(self, chunks: Sequence[Chunk], result: ForwardResult) -> list[int | None]:
+        logits = np.asarray(result.logits, dtype=np.float32)
+        return [self._sample(chunk, row) if chunk.samples else None for chunk, row in zip(chunks, logits, strict=True)]
+
+    def _sample(self, chunk: Chunk, row: NDArray[np.float32]) -> int:
+        self._fingerprints.note(chunk, row)
+        return sample(row, chunk.spec.sampling, chunk.spec.seed, chunk.generated)
 
     def _report(self, outcomes: list[Outcome], error: Failed | None = None) -> None:
         for outcome in outcomes:
             if outcome.released is not None:
                 self._runner.pool.release(outcome.released.slot, outcome.released.pages)
         tokens = [(o.request_id, o.token) for o in outcomes if o.token is not None]
-        finished = [_finished(o, error) for o in outcomes if o.finish is not None]
+        finished = [self._finished(o, error) for o in outcomes if o.finish is not None]
         if tokens or finished:
             self._emit(Progress(self._clock(), tokens, finished))
 
-
-def _choose(chunks: Sequence[Chunk], result: ForwardResult) -> list[int | None]:
-    logits = np.asarray(result.logits, dtype=np.float32)
-    return [
-        sample(row, chunk.spec.sampling, chunk.spec.seed, chunk.generated) if chunk.samples else None
-        for chunk, row in zip(chunks, logits, strict=True)
-    ]
-
-
-def _finished(outcome: Outcome, error: Failed | None) -> Finished:
-    assert outcome.finish is not None
-    if outcome.finish is FinishReason.ERROR and error is not None:
-        return Finished(outcome.request_id, FinishReason.ERROR, error.kind, error.text)
-    return Finished(outcome.request_id, outcome.finish)
+    def _finished(self, outcome: Outcome, error: Failed | None) -> Finished:
+        assert outcome.finish is not None
+        kind, text = "", ""
+        if outcome.finish is FinishReason.ERROR and error is not None:
+            kind, text = error.kind, error.text
+        return Finished(outcome.request_id, outcome.finish, kind, text, self._fingerprints.take(outcome.request_id))

@@ -104,10 +104,10 @@ class GetSnapshot(Call, frozen=True):
 
 
 class GetReads(Call, frozen=True):
-    """Answered by :class:`Reads`."""
+    """Answered by :class:`Reads`. ``position`` None: of the last token in the request's next forward."""
 
     request_id: int
-    position: int
+    position: int | None
     layer: int
 
 
@@ -180,12 +180,16 @@ class Ready(Message, frozen=True):
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True):
-    """The end of a request; ``kind`` and ``text`` name the error when ``reason`` is ``error``."""
+    """The end of a request; ``kind`` and ``text`` name the error when ``reason`` is ``error``.
+
+    ``fingerprints`` has one of the logits behind each token of this life, if they were asked for.
+    """
 
     request_id: int
     reason: FinishReason
     kind: str = ""
     text: str = ""
+    fingerprints: tuple[int, ...] = ()
 
 
 class Progress(Message, frozen=True):

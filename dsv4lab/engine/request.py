@@ -59,7 +59,8 @@ class SamplingParams:
 class RequestSpec:
     """A request as submitted. ``generated`` holds the tokens of an earlier life, replayed before new ones are made.
 
-    ``max_new_tokens`` counts the tokens of all lives; ``seed`` is the resolved sampling seed.
+    ``max_new_tokens`` counts the tokens of all lives; ``seed`` is the resolved sampling seed; ``fingerprints`` asks for
+    one of the logits behind each new token.
     """
 
     request_id: int
@@ -68,6 +69,7 @@ class RequestSpec:
     sampling: SamplingParams
     seed: int = 0
     generated: tuple[int, ...] = ()
+    fingerprints: bool = False
 
     @property
     def total_tokens(self) -> int:

@@ -53,7 +53,8 @@ class LiveRequests:
                 handle = self._handles.pop(end.request_id, None)
             if handle is not None:
                 failed = end.reason is FinishReason.ERROR
-                handle.finish(end.reason, lab_error(end.kind, end.text) if failed else None)
+                error = lab_error(end.kind, end.text) if failed else None
+                handle.finish(end.reason, error, end.fingerprints)
 
     def fail(self, error: LabError) -> None:
         """None of them will get any more."""

@@ -15,16 +15,20 @@ from dsv4lab.timeline.timeline import Timeline
 @dataclass(frozen=True, slots=True)
 class RequestStats:
     """Latencies of one request. ``ttft_ms`` runs from submission to the first new token; ``tpot_ms`` is the mean time
-    of every further one, None with fewer than two; ``tokens`` counts new tokens.
+    of every further one, None with fewer than two; ``tokens`` counts new tokens. ``fingerprints``, where asked for, has
+    a number per token: equal for equal logits, bit for bit.
     """
 
     ttft_ms: float | None
     tpot_ms: float | None
     finish_reason: FinishReason
     tokens: int
+    fingerprints: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, submitted_ns: int, times_ns: Sequence[int], reason: FinishReason) -> RequestStats:
+    def of(
+        cls, submitted_ns: int, times_ns: Sequence[int], reason: FinishReason, fingerprints: tuple[int, ...] = ()
+    ) -> RequestStats:
         """From the time of submission and those of each new token."""
         n = len(times_ns)
         return cls(
@@ -32,6 +36,7 @@ class RequestStats:
             tpot_ms=(times_ns[-1] - times_ns[0]) / 1e6 / (n - 1) if n > 1 else None,
             finish_reason=reason,
             tokens=n,
+            fingerprints=fingerprints,
         )
 
 

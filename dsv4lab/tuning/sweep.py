@@ -143,7 +143,7 @@ class Sweep:
             self.tell(1, f"{where}: warming up")
         for cell in visit.cells:
             self.tell(0, f"check {cell.label}")
-            result = self._load(target, cell, profile=True)
+            result = self._load(target, cell, checked=True)
             self._check(cell, result)
             if result.timeline is not None:
                 self.busy[cell] = result.timeline.stream_busy()
@@ -167,13 +167,21 @@ class Sweep:
             tokens=digest(result.tokens),
         )
 
-    def _load(self, target: SweepTarget, cell: Cell, *, profile: bool = False) -> LoadResult:
+    def _load(self, target: SweepTarget, cell: Cell, *, checked: bool = False) -> LoadResult:
         load = self.space.load
         target.set_plan(self.space.setting(cell.plan))
-        return target.load(cell.concurrency_level, load.prompt_tokens, load.max_new_tokens, load.seed, profile=profile)
+        return target.load(
+            cell.concurrency_level,
+            load.prompt_tokens,
+            load.max_new_tokens,
+            load.seed,
+            profile=checked,
+            fingerprints=checked,
+        )
 
     def _check(self, cell: Cell, result: LoadResult) -> None:
-        divergence = self._gate.check(cell, result.tokens, reference=not cell.control)
+        fingerprints = [request.fingerprints for request in result.requests]
+        divergence = self._gate.check(cell, result.tokens, fingerprints, reference=not cell.control)
         if divergence is None:
             return
         self._store.append("diverged", **divergence.to_json())

@@ -78,7 +78,7 @@ def identical_text(result: SessionResult) -> str:
     settings = [finding for finding in result.findings if not finding.row.control]
     if result.divergence is not None:
         return f"Outputs differ: {result.divergence}."
-    return f"Outputs: identical tokens for identical prompts in all {len(settings)} settings."
+    return f"Outputs are bit-identical in all {len(settings)} settings: same tokens, same logits at equal concurrency."
 
 
 def noise_text(result: SessionResult) -> str:
@@ -97,9 +97,7 @@ def control_text(result: SessionResult) -> str:
     if not any(finding.row.control for finding in result.findings):
         return "Every queue thread runs one intra-op thread."
     cores = result.manifest.settings["cores"]
-    differs = (
-        " Its tokens differ from the others', as its sums are ordered differently." if result.control_differs else ""
-    )
+    differs = " Its outputs are not theirs bit for bit: sums are ordered differently." if result.control_differs else ""
     return (
         "Every queue thread runs one intra-op thread in every plan. The control is off on one stream with "
         f"all {cores} cores inside the op; it is never recommended.{differs}"

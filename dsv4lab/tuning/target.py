@@ -25,6 +25,11 @@ class RequestTimes(Protocol):
         """Time per token after the first; None with fewer than two."""
         ...
 
+    @property
+    def fingerprints(self) -> Sequence[int]:
+        """One of the logits behind each new token, if they were asked for."""
+        ...
+
 
 class LoadResult(Protocol):
     """What a load gave."""
@@ -107,7 +112,14 @@ class SweepTarget(Protocol):
         ...
 
     def load(
-        self, concurrency: int, prompt_tokens: int, max_new_tokens: int, seed: int, *, profile: bool = False
+        self,
+        concurrency: int,
+        prompt_tokens: int,
+        max_new_tokens: int,
+        seed: int,
+        *,
+        profile: bool = False,
+        fingerprints: bool = False,
     ) -> LoadResult:
         """Run the synthetic load: greedy, the same prompts for the same seed, prompt ``i`` at every concurrency."""
         ...

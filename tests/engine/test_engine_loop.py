@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dsv4lab.config.engine import EngineConfig
 from dsv4lab.config.presets import PRESETS
 from dsv4lab.engine import messages as m
+from dsv4lab.engine.fingerprints import fingerprint
 from dsv4lab.engine.payloads import unpack_timeline
 from dsv4lab.engine.request import FinishReason, RequestSpec, SamplingParams
 from dsv4lab.engine.service import Service
@@ -285,3 +286,27 @@ def test_live_steps_come_in_batches_and_only_while_watched() -> None:
 def test_a_command_out_of_place_is_refused() -> None:
     with pytest.raises(Exception, match="takes no Start here"):
         Bench().service.handle(m.Start({}))
+
+
+def test_fingerprints_tell_logits_apart_and_are_given_to_those_who_ask() -> None:
+    bench = Bench()
+    bench.submit(spec(1, prompt(1, 30), 5, fingerprints=True), spec(2, prompt(2, 30), 5))
+    bench.run()
+    again = Bench()
+    again.submit(spec(1, prompt(1, 30), 5, fingerprints=True), spec(2, prompt(3, 30), 5, fingerprints=True))
+    again.run()
+    marks = bench.end(1).fingerprints
+    assert len(marks) == 5
+    assert len(set(marks)) == 5
+    assert bench.end(2).fingerprints == ()
+    assert again.end(1).fingerprints == marks
+    assert again.end(2).fingerprints != marks
+
+
+def test_a_fingerprint_sees_the_last_bit() -> None:
+    row = np.linspace(-1, 1, 99, dtype=np.float32)
+    other = row.copy()
+    other[40] = np.nextafter(other[40], np.float32(2))
+    assert fingerprint(row) == fingerprint(row.copy())
+    assert fingerprint(row) != fingerprint(other)
+    assert fingerprint(np.repeat(row, 2)[::2]) == fingerprint(row)

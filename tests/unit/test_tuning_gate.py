@@ -22,11 +22,21 @@ def test_the_first_divergence_is_named() -> None:
     gate = Gate()
     gate.check(OFF, [[1, 2, 3], [4, 5, 6]])
     found = gate.check(HIP, [[1, 2, 3], [4, 9, 8]])
-    assert found == Divergence(HIP, OFF, 1, 1, 5, 9)
+    assert found == Divergence("tokens", HIP, OFF, 1, 1, 5, 9)
     assert str(found) == (
         "prompt 1, new token 1: [hip, 4 queues, concurrency 2] gave 9, [off, 1 queue, concurrency 2] gave 5"
     )
     assert Divergence.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_logits_are_compared_where_fingerprints_were_taken_and_within_a_level() -> None:
+    gate = Gate()
+    assert gate.check(OFF, [[1, 2], [4, 5]], [[70, 71], [72, 73]]) is None
+    assert gate.check(HIP, [[1, 2], [4, 5]], [[], []]) is None
+    assert gate.check(ALONE, [[1, 2]], [[90, 91]]) is None
+    found = gate.check(HIP, [[1, 2], [4, 5]], [[70, 71], [72, 99]])
+    assert found == Divergence("logits", HIP, OFF, 1, 1, 73, 99)
+    assert str(found).startswith("prompt 1, new token 1: the logits of [hip, 4 queues, concurrency 2] are not those of")
 
 
 def test_a_shorter_output_diverges_where_it_ends() -> None:

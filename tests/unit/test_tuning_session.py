@@ -40,6 +40,7 @@ class Machine:
 
     gain: float = 0.2
     corrupt: Callable[[EngineConfig, str, int], bool] = lambda config, plan, load: False
+    noisy_logits: Callable[[str], bool] = lambda plan: False
     die_at: int | None = None
     loads: int = 0
     starts: list[tuple[str, int, int]] = field(default_factory=list)
@@ -80,7 +81,14 @@ class FakeTarget:
         self._start(hw_queues)
 
     def load(
-        self, concurrency: int, prompt_tokens: int, max_new_tokens: int, seed: int, *, profile: bool = False
+        self,
+        concurrency: int,
+        prompt_tokens: int,
+        max_new_tokens: int,
+        seed: int,
+        *,
+        profile: bool = False,
+        fingerprints: bool = False,
     ) -> GenerateResult:
         machine = self._machine
         machine.loads += 1
@@ -91,7 +99,10 @@ class FakeTarget:
         wrong = machine.corrupt(self._config, self._plan, machine.loads)
         tokens = [[p, seed, 7, 8 + wrong] for p in range(concurrency)]
         tpot = 10.0 * (1 - machine.gain if self._plan == "hip" and self._queues == 2 else 1) * (1 + 0.001 * concurrency)
-        stats = [RequestStats(5.0, tpot, FinishReason.LENGTH, 4) for _ in range(concurrency)]
+        bits = tuple(row + 100 * concurrency + machine.noisy_logits(self._plan) for row in range(4))
+        stats = [
+            RequestStats(5.0, tpot, FinishReason.LENGTH, 4, bits if fingerprints else ()) for _ in range(concurrency)
+        ]
         return GenerateResult.of(tokens, stats, 10**9, self._timeline() if profile else None)
 
     def submit(self, prompt: Sequence[int], *, max_new_tokens: int) -> FakeHandle:
@@ -218,11 +229,18 @@ def test_a_mismatch_in_a_measured_trial_counts_too(tmp_path: Path) -> None:
     assert result.findings, "what was measured before is kept"
 
 
+def test_logits_that_differ_in_a_bit_are_a_mismatch(tmp_path: Path) -> None:
+    result = session(tmp_path, Machine(noisy_logits=lambda plan: plan == "hip"))
+    assert not result.identical
+    assert "the logits of [hip, 1 queue, concurrency" in str(result.divergence)
+    assert "are not those of [off, 1 queue" in tables.identical_text(result)
+
+
 def test_the_control_may_differ_and_that_is_said(tmp_path: Path) -> None:
     result = session(tmp_path, Machine(corrupt=lambda config, plan, load: config.streams == "serial"))
     assert result.identical
     assert result.control_differs
-    assert "Its tokens differ" in tables.control_text(result)
+    assert "not theirs bit for bit" in tables.control_text(result)
     assert result.to_json()["control_identical"] is False
 
 
@@ -285,5 +303,7 @@ def test_tables_and_launch_line(tmp_path: Path) -> None:
     assert tables.launch_line(result) == "dsv4lab run --preset tiny --concurrency 2 --plan hip --hw-queues 2"
     assert all(len(row) == len(tables.SWEEP_COLUMNS) for row in tables.sweep_table(result))
     assert all(len(row) == len(tables.SHORT_COLUMNS) for row in tables.short_sweep_table(result))
-    assert tables.identical_text(result) == "Outputs: identical tokens for identical prompts in all 8 settings."
+    assert tables.identical_text(result) == (
+        "Outputs are bit-identical in all 8 settings: same tokens, same logits at equal concurrency."
+    )
     assert "6 pairs with off" in " ".join(tables.method_lines(result))
