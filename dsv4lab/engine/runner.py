@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from dsv4lab.backends.torch_ops import TORCH_OPS
+from dsv4lab.backends.rows import PACKED_ROWS
 from dsv4lab.config.engine import EngineConfig
 from dsv4lab.config.model import ModelConfig
 from dsv4lab.errors import UnavailableError
+from dsv4lab.kv.formats import PoolFormat
 from dsv4lab.kv.geometry import Geometry
 from dsv4lab.kv.metadata import BatchItem, Mode, build_metadata
 from dsv4lab.kv.pool import KvPool
-from dsv4lab.model.builder import OpListBuilder, Shape, StepInputs
-from dsv4lab.model.rope import RopeFrequencies
+from dsv4lab.model.builder import Shape
+from dsv4lab.model.programs import Programs
 from dsv4lab.model.transformer import list_forward, logits_view
 from dsv4lab.model.weights import Named, build_weights
 from dsv4lab.overlap.arena import Arena
 from dsv4lab.overlap.audit import Resources
-from dsv4lab.overlap.compile import CompiledProgram, compile_program
 from dsv4lab.overlap.ops import Op, op_names
 from dsv4lab.overlap.plan import OverlapPlan, resolve_plan
 from dsv4lab.overlap.run_record import RunRecord
@@ -30,8 +29,6 @@ from dsv4lab.overlap.streams import SerialStreams, Streams
 from dsv4lab.overlap.streams_cpu import QueueStreams
 from dsv4lab.timeline.program import StreamProgram
 
-MAX_CACHED_SHAPES = 128
-MAX_CACHED_PLANS = 8
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -41,15 +38,6 @@ class ForwardResult:
 
     logits: torch.Tensor
     record: RunRecord
-
-
-@dataclass(slots=True, eq=False)
-class _ShapeEntry:
-    """The op list of one shape and its programs under the plans used lately."""
-
-    ops: list[Op]
-    logits: torch.Tensor
-    compiled: OrderedDict[OverlapPlan, CompiledProgram] = field(default_factory=OrderedDict)
 
 
 class Runner:
@@ -68,15 +56,17 @@ class Runner:
             raise UnavailableError(f"device {config.device!r} is not available here; it takes cpu")
         self.model = model
         self.config = config
-        self.geometry = Geometry.plan(model, config.max_running_requests, config.max_total_tokens)
-        self.pool = KvPool(self.geometry, DTYPES[config.dtype])
+        form = pool_format(model, config)
+        planned = Geometry.plan(
+            model, config.max_running_requests, config.max_total_tokens, verify_tokens=config.verify_tokens
+        )
+        self.geometry = form.fit(planned)
+        self.pool = KvPool(self.geometry, DTYPES[config.dtype], config.device, form, PACKED_ROWS)
         if config.debug_poison:
             self.pool.poison()
         self.weights = build_weights(model, tensors)
-        self.arena = Arena(max(config.chunked_prefill_size, config.max_running_requests))
-        self._frequencies = RopeFrequencies(model)
-        self._inputs = StepInputs()
-        self._shapes: OrderedDict[Shape, _ShapeEntry] = OrderedDict()
+        self.arena = Arena(max(config.chunked_prefill_size, config.max_running_requests * config.verify_tokens))
+        self._programs = Programs(model, self.arena, self.pool, lambda b: list_forward(b, self.weights))
         self._plan = resolve_plan("off")
         self._streams: Streams = SerialStreams()
         self.set_streams(config.streams, config.hw_queues, config.queue_policy, config.intra_op_threads)
@@ -127,22 +117,21 @@ class Runner:
 
     def op_list(self, mode: Mode, tokens: int, outputs: int | None = None) -> list[Op]:
         """Ops of a forward of this shape (``outputs`` defaults to one row of logits per token)."""
-        return self._entry(Shape(mode, tokens, tokens if outputs is None else outputs)).ops
+        return self._programs.ops(Shape(mode, tokens, tokens if outputs is None else outputs))
 
     def program(self, mode: Mode, tokens: int) -> StreamProgram:
         """The stream program of a forward of ``tokens`` tokens under the plan in force."""
-        return self._compiled(self._entry(Shape(mode, tokens, tokens)), mode, tokens).program
+        return self._programs.compiled(Shape(mode, tokens, tokens), self._plan).program
 
     def resources(self) -> Resources:
         """Every resource that ops may declare, with its memory: pool and arena."""
-        named = {**self.pool.resources(), **self.arena.buffers}
-        return {name: [tensor] for name, tensor in named.items()}
+        return {**self.pool.resources(), **{name: (tensor,) for name, tensor in self.arena.buffers.items()}}
 
     def prepare(self, items: Sequence[BatchItem], mode: Mode, *, all_rows: bool = False) -> Shape:
         """Set the inputs of the next replay and return its shape; :meth:`forward` does this itself."""
         meta = build_metadata(self.geometry, self.model.index_topk, items, mode)
         rows = torch.arange(meta.T) if all_rows else meta.last_rows
-        self._inputs.set(meta, rows)
+        self._programs.inputs.set(meta, rows)
         return Shape(mode, meta.T, rows.numel())
 
     def close(self) -> None:
@@ -152,32 +141,21 @@ class Runner:
     def _run(self, items: Sequence[BatchItem], mode: Mode, *, all_rows: bool) -> ForwardResult:
         with torch.inference_mode():
             shape = self.prepare(items, mode, all_rows=all_rows)
-            entry = self._entry(shape)
-            record = self._streams.run(self._compiled(entry, mode, shape.tokens), self.arena)
-            return ForwardResult(entry.logits.clone(), record)
-
-    def _entry(self, shape: Shape) -> _ShapeEntry:
-        entry = self._shapes.get(shape)
-        if entry is None:
-            builder = OpListBuilder(
-                self.model, TORCH_OPS, self.arena, self.pool, self._inputs, self._frequencies, shape
-            )
-            entry = _ShapeEntry(list_forward(builder, self.weights), logits_view(builder))
-            self._shapes[shape] = entry
-            if len(self._shapes) > MAX_CACHED_SHAPES:
-                self._shapes.popitem(last=False)
-        self._shapes.move_to_end(shape)
-        return entry
-
-    def _compiled(self, entry: _ShapeEntry, mode: Mode, tokens: int) -> CompiledProgram:
-        compiled = entry.compiled.get(self._plan)
-        if compiled is None:
-            compiled = entry.compiled[self._plan] = compile_program(entry.ops, self._plan, mode, tokens)
-            if len(entry.compiled) > MAX_CACHED_PLANS:
-                entry.compiled.popitem(last=False)
-        entry.compiled.move_to_end(self._plan)
-        return compiled
+            record = self._streams.run(self._programs.compiled(shape, self._plan), self.arena)
+            return ForwardResult(logits_view(self._programs.builder(shape)).clone(), record)
 
     def _op_names(self) -> tuple[str, ...]:
         both = [*self.op_list("decode", 1), *self.op_list("prefill", 1)]
         return op_names(both)
+
+
+def pool_format(model: ModelConfig, config: EngineConfig) -> PoolFormat:
+    """How the pool of ``config`` keeps its rows. Raises ``ConfigError`` for formats that do not go together."""
+    return PoolFormat.choose(
+        model,
+        kv=config.kv_cache_dtype,
+        index=config.index_cache_dtype,
+        layout=config.kv_layout,
+        dtype=config.dtype,
+        device=config.device,
+    )

@@ -37,7 +37,7 @@ def list_indexer(b: OpListBuilder, layer: int, w: IndexerWeights) -> None:
 
     b.add("indexer.weights", project_weights, ("attn.in",), ("indexer.raw_weights", "indexer.weights"))
     b.add("indexer.q_b", lambda _: b.ops.linear(ql, w.wq_b, q.flatten(1)), ("q_lora",), ("indexer.q",))
-    b.add("indexer.q_rope", lambda _: b.ops.rotate(q, rope), ("indexer.q", COMPRESS_TABLE), ("indexer.q",))
+    b.add("indexer.q_rope", lambda _: _rotate_queries(b, q, rope), ("indexer.q", COMPRESS_TABLE), ("indexer.q",))
     b.add(
         "indexer.topk",
         lambda _: _select(b, layer, q, weights, topk),
@@ -45,6 +45,13 @@ def list_indexer(b: OpListBuilder, layer: int, w: IndexerWeights) -> None:
         ("indexer.topk",),
     )
     b.add("indexer.csa_tail", _csa_tail(b, topk), ("indexer.topk",), (CSA_STREAM,))
+
+
+def _rotate_queries(b: OpListBuilder, q: torch.Tensor, rope: torch.Tensor) -> None:
+    """Rope, and the Hadamard rotation if quantised keys carry it: it cancels in the scores."""
+    b.ops.rotate(q, rope)
+    if b.pool.index_rotated:
+        b.ops.hadamard(q)
 
 
 def _csa_tail(b: OpListBuilder, topk: torch.Tensor) -> OpFunction:

@@ -214,9 +214,9 @@ OPTIONAL = {
     "architectures", "dtype", "torch_dtype", "compress_rates", "qk_rope_head_dim", "partial_rotary_factor",
     "rope_theta", "compress_rope_theta", "max_position_embeddings", "bos_token_id", "eos_token_id",
     "num_key_value_heads", "hidden_act", "attention_bias", "attention_dropout", "tie_word_embeddings", "norm_topk_prob",
-    "num_nextn_predict_layers", "topk_method", "rope_scaling", "rope_parameters",
+    "num_nextn_predict_layers", "topk_method", "rope_scaling", "rope_parameters", "dspark_num_stages",
 }  # fmt: skip
-UNREAD = {"dtype", "torch_dtype", "attention_dropout", "num_nextn_predict_layers"}
+UNREAD = {"dtype", "torch_dtype", "attention_dropout", "dspark_num_stages"}
 JUNK = st.one_of(
     st.text(max_size=8),
     st.just(-1),

@@ -1,0 +1,64 @@
+"""The DSpark block drafter as op lists: context injection, and one block forward (dsv4-spec 7.3)."""
+
+from __future__ import annotations
+
+from dsv4lab.kv import pool as resource
+from dsv4lab.model.block import list_block
+from dsv4lab.model.builder import OpListBuilder
+from dsv4lab.model.draft_weights import DsparkWeights
+from dsv4lab.model.hyper_connection import STREAMS
+from dsv4lab.model.rope import MAIN_TABLE, list_rope_ops, rope_view
+from dsv4lab.model.tap import TAPS
+from dsv4lab.model.transformer import list_head
+from dsv4lab.model.weights import AttentionWeights
+from dsv4lab.overlap.ops import Op
+
+
+def list_injection(b: OpListBuilder, w: DsparkWeights, taps: int) -> list[Op]:
+    """Ops that write every stage's ring rows of committed tokens from their taps ``[T, taps, D]``."""
+    c = b.config
+    source = b.buffer(TAPS, taps, c.hidden_size)
+    projected, main = b.buffer("dspark.projected", c.hidden_size), b.buffer("dspark.main", c.hidden_size)
+    list_rope_ops(b)
+
+    def project(_: object) -> None:
+        b.ops.linear(source.flatten(1), w.main_proj, projected)
+        b.ops.rms_norm(projected, w.main_norm, c.rms_norm_eps, main)
+
+    b.add("dspark.main", project, (TAPS,), ("dspark.projected", "dspark.main"))
+    for i, layer in enumerate(w.layers):
+        with b.layer(i):
+            _list_stage_injection(b, i, layer.attention)
+    return b.list
+
+
+def _list_stage_injection(b: OpListBuilder, stage: int, w: AttentionWeights) -> None:
+    """The stage's own KV projection of ``dspark.main``, normed, rotated and stored into its ring."""
+    c = b.config
+    main, kv_a = b.buffer("dspark.main", c.hidden_size), b.buffer("dspark.kv_a", c.head_dim)
+    kv, rope, wkv = b.buffer("kv", c.head_dim), rope_view(b, MAIN_TABLE), w.qkv_a[c.q_lora_rank :]
+
+    def store(_: object) -> None:
+        meta = b.inputs.meta
+        b.ops.linear(main, wkv, kv_a)
+        b.ops.kv_norm_rope(kv_a, w.kv_norm, rope, c.rms_norm_eps, kv)
+        b.ops.ring_store(kv, meta.ring_store_src, b.pool.unified[stage], meta.ring_store_dst)
+
+    b.add("dspark.inject", store, ("dspark.main", MAIN_TABLE), ("dspark.kv_a", "kv", resource.ring(stage)))
+
+
+def list_block_forward(b: OpListBuilder, w: DsparkWeights) -> list[Op]:
+    """Ops of one block: embedding, stages, head. Results: buffers ``head.mixed`` (not normed) and ``logits``."""
+    c = b.config
+    x = b.buffer(STREAMS, c.hc_mult, c.hidden_size)
+
+    def embed(_: object) -> None:
+        x.copy_(w.embed[b.inputs.meta.token_ids].unsqueeze(1).expand_as(x))
+
+    b.add("embed", embed, (), (STREAMS,))
+    list_rope_ops(b)
+    for i, layer in enumerate(w.layers):
+        list_block(b, i, layer)
+    b.flush()
+    list_head(b, w.hc_head, w.norm, w.head)
+    return b.list

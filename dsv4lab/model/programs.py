@@ -1,0 +1,69 @@
+"""Op lists by shape and their programs by plan, kept for replay."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dsv4lab.backends.torch_ops import TORCH_OPS
+from dsv4lab.config.model import ModelConfig
+from dsv4lab.kv.pool import KvPool
+from dsv4lab.model.builder import OpListBuilder, Shape, StepInputs
+from dsv4lab.model.rope import RopeFrequencies
+from dsv4lab.overlap.arena import Arena
+from dsv4lab.overlap.compile import CompiledProgram, compile_program
+from dsv4lab.overlap.ops import Op
+from dsv4lab.overlap.plan import OFF, OverlapPlan
+
+MAX_SHAPES = 128
+MAX_PLANS = 8
+
+Lister = Callable[[OpListBuilder], list[Op]]
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    ops: list[Op]
+    compiled: OrderedDict[OverlapPlan, CompiledProgram] = field(default_factory=OrderedDict)
+
+
+class Programs:
+    """What ``lister`` lists for a model, a pool and an arena, by shape; the least recently used shapes are dropped."""
+
+    def __init__(self, model: ModelConfig, arena: Arena, pool: KvPool, lister: Lister) -> None:
+        self.inputs = StepInputs()
+        self.arena = arena
+        self._model = model
+        self._pool = pool
+        self._lister = lister
+        self._frequencies = RopeFrequencies(model)
+        self._entries: OrderedDict[Shape, _Entry] = OrderedDict()
+
+    def builder(self, shape: Shape) -> OpListBuilder:
+        """An empty builder of this shape: the way to the buffers that its ops bind."""
+        return OpListBuilder(self._model, TORCH_OPS, self.arena, self._pool, self.inputs, self._frequencies, shape)
+
+    def ops(self, shape: Shape) -> list[Op]:
+        """Ops of this shape in program order."""
+        return self._entry(shape).ops
+
+    def compiled(self, shape: Shape, plan: OverlapPlan = OFF) -> CompiledProgram:
+        """Program of this shape under ``plan``."""
+        entry = self._entry(shape)
+        compiled = entry.compiled.get(plan)
+        if compiled is None:
+            compiled = entry.compiled[plan] = compile_program(entry.ops, plan, shape.mode, shape.tokens)
+            if len(entry.compiled) > MAX_PLANS:
+                entry.compiled.popitem(last=False)
+        entry.compiled.move_to_end(plan)
+        return compiled
+
+    def _entry(self, shape: Shape) -> _Entry:
+        entry = self._entries.get(shape)
+        if entry is None:
+            entry = self._entries[shape] = _Entry(self._lister(self.builder(shape)))
+            if len(self._entries) > MAX_SHAPES:
+                self._entries.popitem(last=False)
+        self._entries.move_to_end(shape)
+        return entry
