@@ -234,11 +234,15 @@ class EngineClient(ClientCore):
         """Who holds which slots and pages, between two forwards."""
         return self._link.call(m.GetSnapshot, m.Snapshot).snapshot
 
-    def query_reads(self, request_id: int, position: int, layer: int) -> QueryReads:
-        """Pool rows that the query at ``position`` of a running request reads in ``layer``."""
-        numbers = (("request_id", request_id), ("position", position), ("layer", layer))
-        plain = [whole(value, name) for name, value in numbers]
-        return self._link.call(lambda call: m.GetReads(call, *plain), m.Reads).reads
+    def query_reads(self, request_id: int, position: int | None, layer: int) -> QueryReads:
+        """Pool rows that one query token of a running request reads in ``layer``.
+
+        With ``position`` None it is the last token of the request's next forward, whatever that is. In a ratio-4 layer
+        only that tells what the indexer chose; with a position all compressed rows that the query may see are given.
+        """
+        request, layer = whole(request_id, "request_id"), whole(layer, "layer")
+        place = None if position is None else whole(position, "position")
+        return self._link.call(lambda call: m.GetReads(call, request, place, layer), m.Reads).reads
 
     def close(self) -> None:
         """End the worker and whatever is in flight. Later calls raise ``EngineError``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +18,14 @@ from dsv4lab.engine.scheduler import Chunk, Outcome, Scheduler, Step
 from dsv4lab.errors import EngineError, RequestError
 from dsv4lab.kv.metadata import BatchItem
 
-if TYPE_CHECKING:
-    from dsv4lab.overlap.run_record import RunRecord
-
 Clock = Callable[[], int]
 
 
 class StepListener(Protocol):
     """Told of every forward that succeeded, and of running out of work."""
 
-    def on_step(self, step: Step, record: RunRecord, start_ns: int, dur_ns: int) -> None:
-        """``step`` ran in ``[start_ns, start_ns + dur_ns)``, ops as ``record`` says."""
+    def on_step(self, step: Step, result: ForwardResult, start_ns: int, dur_ns: int) -> None:
+        """``step`` ran in ``[start_ns, start_ns + dur_ns)`` and gave ``result``."""
         ...
 
     def on_idle(self) -> None:
@@ -89,20 +86,20 @@ class EngineLoop:
             return False
         start = self._clock()
         try:
-            chosen, record = self._run(step)
+            chosen, result = self._run(step)
         except Exception as error:  # noqa: BLE001 - one batch's failure must not take the engine down
             self._report(self._scheduler.fail(step), failure(0, error))
         else:
             duration = self._clock() - start
             self._report(self._scheduler.complete(step, chosen))
             for listener in self._listeners:
-                listener.on_step(step, record, start, duration)
+                listener.on_step(step, result, start, duration)
         if self._scheduler.idle:
             for listener in self._listeners:
                 listener.on_idle()
         return True
 
-    def _run(self, step: Step) -> tuple[list[int | None], RunRecord]:
+    def _run(self, step: Step) -> tuple[list[int | None], ForwardResult]:
         for slot in step.fresh_slots:
             self._runner.pool.reset_slot(slot)
         items = [BatchItem(c.slot, c.pages, c.start, c.tokens) for c in step.chunks]
@@ -110,7 +107,7 @@ class EngineLoop:
         if self._debug:
             for chunk in step.chunks:
                 self._runner.pool.check_live(chunk.slot, chunk.pages, chunk.start + len(chunk.tokens))
-        return self._choose(step.chunks, result), result.record
+        return self._choose(step.chunks, result), result
 
     def _choose(self, chunks: Sequence[Chunk], result: ForwardResult) -> list[int | None]:
         logits = np.asarray(result.logits, dtype=np.float32)

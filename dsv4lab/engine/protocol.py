@@ -40,6 +40,11 @@ class ForwardResult(Protocol):
         ...
 
     @property
+    def selection(self) -> Any:
+        """int32 ``[tokens, topk]``: entries that the watched layer's indexer chose, -1 for none; None if unwatched."""
+        ...
+
+    @property
     def record(self) -> RunRecord:
         """When each op ran."""
         ...
@@ -68,6 +73,10 @@ class ModelRunner(Protocol):
 
     def set_streams(self, kind: str, hw_queues: int, policy: str, intra_op_threads: int) -> None:
         """Replace what the ops run on."""
+        ...
+
+    def watch_selection(self, layer: int | None) -> None:
+        """Have later results tell what the indexer of this ratio-4 layer chose; None: no longer."""
         ...
 
     def op_table(self) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import torch
 from dsv4lab.backends.rows import PACKED_ROWS
 from dsv4lab.config.engine import EngineConfig
 from dsv4lab.config.model import ModelConfig
+from dsv4lab.engine.selection import SelectionTap
 from dsv4lab.errors import UnavailableError
 from dsv4lab.kv.formats import PoolFormat
 from dsv4lab.kv.geometry import Geometry
@@ -38,6 +39,8 @@ class ForwardResult:
 
     logits: torch.Tensor
     record: RunRecord
+    selection: torch.Tensor | None = None
+    """int32 ``[tokens, topk]``: entries that the watched indexer chose; see :meth:`Runner.watch_selection`."""
 
 
 class Runner:
@@ -67,6 +70,7 @@ class Runner:
         self.weights = build_weights(model, tensors)
         self.arena = Arena(max(config.chunked_prefill_size, config.max_running_requests * config.verify_tokens))
         self._programs = Programs(model, self.arena, self.pool, lambda b: list_forward(b, self.weights))
+        self._tap: SelectionTap | None = None
         self._plan = resolve_plan("off")
         self._streams: Streams = SerialStreams()
         self.set_streams(config.streams, config.hw_queues, config.queue_policy, config.intra_op_threads)
@@ -106,6 +110,13 @@ class Runner:
             torch.set_num_threads(intra_op_threads)
             self._streams = SerialStreams()
 
+    def watch_selection(self, layer: int | None) -> None:
+        """Have later results tell what the indexer of this ratio-4 ``layer`` chose; None: no longer."""
+        if layer is None:
+            self._tap = None
+        elif self._tap is None or self._tap.layer != layer:
+            self._tap = SelectionTap(layer, self.arena)
+
     def reset_slot(self, slot: int) -> None:
         """Forget what an earlier request left in ``slot``."""
         self.pool.reset_slot(slot)
@@ -141,8 +152,10 @@ class Runner:
     def _run(self, items: Sequence[BatchItem], mode: Mode, *, all_rows: bool) -> ForwardResult:
         with torch.inference_mode():
             shape = self.prepare(items, mode, all_rows=all_rows)
-            record = self._streams.run(self._programs.compiled(shape, self._plan), self.arena)
-            return ForwardResult(logits_view(self._programs.builder(shape)).clone(), record)
+            compiled = self._programs.compiled(shape, self._plan)
+            record = self._streams.run(compiled if self._tap is None else self._tap.into(compiled), self.arena)
+            selection = None if self._tap is None else self._tap.take()
+            return ForwardResult(logits_view(self._programs.builder(shape)).clone(), record, selection)
 
     def _op_names(self) -> tuple[str, ...]:
         both = [*self.op_list("decode", 1), *self.op_list("prefill", 1)]

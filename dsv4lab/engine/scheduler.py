@@ -27,12 +27,21 @@ class Chunk:
     """
 
     spec: RequestSpec
-    slot: int
-    pages: tuple[int, ...]
+    lease: Lease
     start: int
     tokens: tuple[int, ...]
     samples: bool
     generated: int  # new tokens that the request already has: the number of the one to be chosen
+
+    @property
+    def slot(self) -> int:
+        """Slot of the request."""
+        return self.lease.slot
+
+    @property
+    def pages(self) -> tuple[int, ...]:
+        """Pages of the request, oldest first."""
+        return self.lease.pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +126,13 @@ class Scheduler:
         """The running request of that number, if there is one."""
         return self._running.get(request_id)
 
+    def knows(self, request_id: int) -> bool:
+        """Whether the request is running or waiting."""
+        return request_id in self._running or any(spec.request_id == request_id for spec in self._waiting)
+
     def submit(self, spec: RequestSpec) -> None:
         """Queue a request whose limits have been checked. Raises :class:`EngineError` if its number is in use."""
-        if spec.request_id in self._running or any(w.request_id == spec.request_id for w in self._waiting):
+        if self.knows(spec.request_id):
             raise EngineError(f"request {spec.request_id} exists already")
         self._waiting.append(spec)
 
@@ -237,8 +250,7 @@ def _chunk(request: Running, budget: int) -> Chunk:
     stop = min(len(request.tokens), request.computed + budget)
     return Chunk(
         spec=request.spec,
-        slot=request.lease.slot,
-        pages=request.lease.pages,
+        lease=request.lease,
         start=request.computed,
         tokens=tuple(request.tokens[request.computed : stop]),
         samples=stop == len(request.tokens),

@@ -14,12 +14,13 @@ from dsv4lab.engine.loop import EngineLoop
 from dsv4lab.engine.manifest import manifest_of
 from dsv4lab.engine.plans import effective_plan
 from dsv4lab.engine.protocol import ModelRunner
+from dsv4lab.engine.reads import ReadsDesk
 from dsv4lab.engine.request import Limits
 from dsv4lab.engine.scheduler import Scheduler
 from dsv4lab.engine.telemetry import LiveFeed, Recorder, StepFacts
-from dsv4lab.errors import EngineError, RequestError
+from dsv4lab.errors import EngineError
 from dsv4lab.kv.allocator import Allocator
-from dsv4lab.kv.snapshot import pool_snapshot, query_reads
+from dsv4lab.kv.snapshot import pool_snapshot
 from dsv4lab.overlap.plan import plan_from_json
 from dsv4lab.timeline.records import Manifest, PoolSnapshot
 
@@ -41,13 +42,14 @@ class Service:
         self._scheduler = Scheduler(Allocator(runner.geometry), config.chunked_prefill_size)
         self._facts = StepFacts(self._scheduler, plan.name, config.hw_queues)
         self._feed = LiveFeed(self._facts, send)
+        self._reads = ReadsDesk(runner, self._scheduler, send)
         self._recorder = Recorder(self._facts, self._describe, send)
         self._loop = EngineLoop(
             runner,
             self._scheduler,
             self.limits,
             send,
-            listeners=(self._feed, self._recorder),
+            listeners=(self._feed, self._recorder, self._reads),
             debug=config.debug_poison,
         )
 
@@ -90,6 +92,7 @@ class Service:
     @_handle.register
     def _(self, command: m.Abort) -> None:
         self._loop.abort(command.request_id)
+        self._reads.forget_ended()
 
     @_handle.register
     def _(self, command: m.Watch) -> None:
@@ -146,12 +149,7 @@ class Service:
 
     @_handle.register
     def _(self, command: m.GetReads) -> None:
-        request = self._scheduler.find(command.request_id)
-        if request is None:
-            held = ", ".join(str(r.spec.request_id) for r in self._scheduler.running) or "none"
-            raise RequestError(f"request {command.request_id} is not running; running are: {held}")
-        reads = query_reads(self._runner.geometry, request.lease, command.position, command.layer)
-        self._send(m.Reads(command.call, reads))
+        self._reads.ask(command)
 
     def _snapshot(self) -> PoolSnapshot:
         lengths = {r.spec.request_id: r.computed for r in self._scheduler.running}

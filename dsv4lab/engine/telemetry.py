@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsv4lab.engine.messages import Record, Recorded, Steps
 from dsv4lab.engine.payloads import pack_timeline
+from dsv4lab.engine.protocol import ForwardResult
 from dsv4lab.engine.scheduler import Scheduler, Step
 from dsv4lab.errors import EngineError
 from dsv4lab.overlap.run_record import timeline_of
@@ -83,11 +84,11 @@ class LiveFeed:
     _pending: list[Ran] = field(default_factory=list)
     _sent_ns: int = 0
 
-    def on_step(self, step: Step, record: RunRecord, start_ns: int, dur_ns: int) -> None:
+    def on_step(self, step: Step, result: ForwardResult, start_ns: int, dur_ns: int) -> None:
         """See :class:`dsv4lab.engine.loop.StepListener`."""
         if not self.watched:
             return
-        self._pending.append(self.facts.ran(step, record, start_ns, dur_ns))
+        self._pending.append(self.facts.ran(step, result.record, start_ns, dur_ns))
         end = start_ns + dur_ns
         if end - self._sent_ns >= LIVE_PERIOD_NS:
             self._sent_ns = end
@@ -142,13 +143,13 @@ class Recorder:
         if idle:
             self.on_idle()
 
-    def on_step(self, step: Step, record: RunRecord, start_ns: int, dur_ns: int) -> None:
+    def on_step(self, step: Step, result: ForwardResult, start_ns: int, dur_ns: int) -> None:
         """See :class:`dsv4lab.engine.loop.StepListener`."""
         if self._open is None:
             return
         self._begun = self._begun or (step.mode == "decode" and len(step.chunks) >= self._open.decoding)
         if self._begun:
-            self._rans.append(self.facts.ran(step, record, start_ns, dur_ns))
+            self._rans.append(self.facts.ran(step, result.record, start_ns, dur_ns))
         if len(self._rans) >= self._open.steps:
             self.end()
 

@@ -59,6 +59,7 @@ class FakePool:
 class FakeResult:
     logits: NDArray[np.float32]
     record: RunRecord
+    selection: NDArray[np.int32] | None = None
 
 
 class FakeRunner:
@@ -69,6 +70,7 @@ class FakeRunner:
         self.pool = FakePool()
         self.forwards: list[tuple[str, int, int]] = []
         self.streams: tuple[str, int, str, int] = (config.streams, config.hw_queues, config.queue_policy, 1)
+        self.watched: int | None = None
         self.closed = False
         self._vocab = model.vocab_size
         self._plan = resolve_plan("off")
@@ -80,7 +82,11 @@ class FakeRunner:
             _obey(order)
         self.forwards.append((mode, sum(len(i.tokens) for i in items), len(items)))
         logits = np.stack([_logits(history, self._vocab) for history in histories])
-        return FakeResult(logits, self._record(mode, sum(len(i.tokens) for i in items), queued))
+        chosen = (
+            [_choice(i.start + t) for i in items for t in range(len(i.tokens))] if self.watched is not None else None
+        )
+        record = self._record(mode, sum(len(i.tokens) for i in items), queued)
+        return FakeResult(logits, record, None if chosen is None else np.array(chosen, np.int32))
 
     def set_plan(self, plan: str | Mapping[str, Any] | OverlapPlan) -> None:
         resolved = resolve_plan(plan)
@@ -91,6 +97,9 @@ class FakeRunner:
 
     def set_streams(self, kind: str, hw_queues: int, policy: str, intra_op_threads: int) -> None:
         self.streams = (kind, hw_queues, policy, intra_op_threads)
+
+    def watch_selection(self, layer: int | None) -> None:
+        self.watched = layer
 
     def op_table(self) -> list[dict[str, Any]]:
         """As the real one's, and what the process was started with."""
@@ -127,6 +136,12 @@ class FakeRunner:
 def _logits(history: list[int], vocab: int) -> NDArray[np.float32]:
     seed = zlib.crc32(np.asarray(history, np.int64).tobytes())
     return np.random.default_rng(seed).standard_normal(vocab, dtype=np.float32)
+
+
+def _choice(position: int) -> list[int]:
+    """Two entries: the first and the last that the position may see."""
+    visible = (position + 1) // 4
+    return [0 if visible else -1, visible - 1 if visible > 1 else -1]
 
 
 def _obey(order: int) -> None:

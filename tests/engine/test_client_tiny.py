@@ -69,6 +69,10 @@ def test_tokens_stream_and_an_abort_stops_them(client: EngineClient, greedy: lis
     assert (owner.request_id, owner.tokens >= 141) == (handle.request_id, True)
     reads = client.query_reads(handle.request_id, 130, 1)
     assert (reads.ratio, len(reads.window_rows)) == (4, client.model_config.sliding_window)
+    chosen = client.query_reads(handle.request_id, None, 1)
+    assert len(chosen.compressed_rows) == client.model_config.index_topk < (chosen.position + 1) // 4
+    assert len(set(chosen.compressed_rows)) == len(chosen.compressed_rows)
+    assert set(chosen.compressed_rows) <= set(client.query_reads(handle.request_id, chosen.position, 1).compressed_rows)
     handle.abort()
     assert handle.result(WAIT_S)[:12] == greedy[1]
     assert handle.finish_reason is FinishReason.ABORT

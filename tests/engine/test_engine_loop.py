@@ -205,6 +205,33 @@ def test_questions_are_answered() -> None:
     assert (status["steps"], status["running"], status["waiting"]) == (1, 1, 0)
 
 
+def test_what_the_indexer_chose_is_told_with_the_next_forward() -> None:
+    bench = Bench()
+    bench.submit(spec(1, prompt(1, 70), new=3), spec(2, prompt(2, 20), new=20))
+    for call, (request_id, layer) in enumerate(((2, 1), (1, 2), (1, 1), (2, 3)), start=10):
+        bench.service.handle(m.GetReads(call, request_id, None, layer))
+    assert bench.runner.watched == 1
+    bench.run()
+    reads = {answer.call: answer.reads for answer in bench.of(m.Reads)}
+    assert [(reads[c].request_id, reads[c].layer) for c in (10, 11, 12, 13)] == [(2, 1), (1, 2), (1, 1), (2, 3)]
+    assert len(reads[10].compressed_rows) == 2 < (reads[10].position + 1) // 4
+    assert reads[11].compressed_rows == ()
+    assert reads[12].position == 63
+    assert bench.runner.watched is None
+
+
+def test_a_question_about_a_request_that_ends_is_refused() -> None:
+    bench = Bench()
+    assert "is not running" in bench.ask(lambda call: m.GetReads(call, 5, None, 1)).text
+    bench.submit(spec(1, prompt(1, 70)), spec(2, prompt(2, 10), new=1))
+    assert "layer 99" in bench.ask(lambda call: m.GetReads(call, 1, None, 99)).text
+    bench.service.handle(m.GetReads(8, 1, None, 1))
+    bench.service.handle(m.Abort(1))
+    (refused,) = bench.of(m.Failed)
+    assert (refused.call, refused.kind) == (8, "RequestError")
+    bench.run()
+
+
 def test_a_recording_has_the_steps_asked_for_with_their_columns() -> None:
     bench = Bench()
     bench.submit(spec(1, prompt(1, 100), new=20))

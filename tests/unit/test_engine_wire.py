@@ -60,7 +60,7 @@ COMMANDS: list[m.Message] = [
     m.GetStatus(5),
     m.GetOps(6),
     m.GetSnapshot(7),
-    m.GetReads(8, 1, 2, 3),
+    m.GetReads(8, 1, None, 3),
     m.GetProgram(9, "prefill", 64),
 ]
 ANSWERS: list[m.Message] = [
