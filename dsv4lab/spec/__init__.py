@@ -1,0 +1,1 @@
+"""Speculative decoding: drafters, verification, acceptance statistics (dsv4-spec 7)."""
