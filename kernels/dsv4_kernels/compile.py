@@ -164,12 +164,11 @@ def _type(value: Any) -> str:
 def compile_job(job: Job) -> Compiled:
     """Compile one job, with Triton's cache; any trouble is in the result, nothing is raised for it."""
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
     from triton.compiler import compile as triton_compile
 
     signature, constants, attributes = arguments_of(job.launch)
     config, target = job.launch.config, job.target
-    source = ASTSource(job.launch.kernel, signature, constants, attributes)
+    source = _source(job.launch.kernel)(job.launch.kernel, signature, constants, attributes)
     amd = target.vendor == "amd"
     where = GPUTarget("hip", target.arch, target.wave) if amd else GPUTarget("cuda", int(target.arch[3:]), target.wave)
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages, **dict(config.options)}
@@ -189,6 +188,14 @@ def compile_job(job: Job) -> Compiled:
     return Compiled(
         job.name, job.label, target.arch, registers, lds, spills, occupancy, limited_by, job.bound, "; ".join(trouble)
     )
+
+
+def _source(kernel: Any) -> Any:
+    """The class of sources of ``kernel``: Gluon functions have their own."""
+    from triton.compiler import ASTSource
+    from triton.experimental.gluon._runtime import GluonASTSource, GluonJITFunction
+
+    return GluonASTSource if isinstance(kernel, GluonJITFunction) else ASTSource
 
 
 def compile_all(work: Iterable[Job], processes: int = 1) -> list[Compiled]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 
 from dsv4_kernels.attend import BLOCK_TOKENS, attend, padded_rows
+from dsv4_kernels.rows import Fp8Rows, Rows
 
 
 def sparse_prefill_reference(
     q: torch.Tensor,
-    pool: torch.Tensor,
+    pool: Rows,
     prefix_indices: torch.Tensor,
     prefix_indptr: torch.Tensor,
     kv: torch.Tensor,
@@ -28,3 +29,22 @@ def sparse_prefill_reference(
         own, own_mask = padded_rows(extend_indices, extend_starts[part], extend_lengths[part])
         gathered = torch.cat((pool[rows].to(kv.dtype), kv[own]), dim=1)
         attend(q[part], gathered, torch.cat((mask, own_mask), dim=1), sink, scale, out[part])
+
+
+def sparse_prefill_fp8_reference(
+    q: torch.Tensor,
+    pool: torch.Tensor,
+    rope_pool: torch.Tensor,
+    prefix_indices: torch.Tensor,
+    prefix_indptr: torch.Tensor,
+    kv: torch.Tensor,
+    extend_indices: torch.Tensor,
+    extend_indptr: torch.Tensor,
+    sink: torch.Tensor,
+    scale: float,
+    out: torch.Tensor,
+) -> None:
+    """As :func:`sparse_prefill_reference` on :class:`dsv4_kernels.rows.Fp8Rows` of ``pool`` and ``rope_pool``."""
+    rows = Fp8Rows(pool, rope_pool.to(torch.bfloat16), q.shape[2] - rope_pool.shape[1])
+    lists = (prefix_indices, prefix_indptr, kv, extend_indices, extend_indptr)
+    sparse_prefill_reference(q, rows, *lists, sink, scale, out)

@@ -4,9 +4,10 @@ As of Triton 3.6 the interpreter holds bf16 and fp8 as bit patterns in numpy int
 
 - ``tl.dot`` of bf16 operands multiplies the bit patterns as integers;
 - casts of float32 to bf16 truncate, and casts to fp8 neither round to nearest even nor saturate;
+- loop bounds that are tensors fail with NumPy 2.4 (an array of one element is no longer an integer);
 - arithmetic on bf16 (``a * b``, ``a + b``, comparisons) works on the bit patterns.
 
-:func:`repair` replaces the first two; our kernels never do the third: they compute in float32. Kernels that use
+:func:`repair` replaces all but the last; our kernels never do that: they compute in float32. Kernels that use
 inline assembly or TMA descriptors cannot be interpreted at all; their cases say so.
 """
 
@@ -49,6 +50,13 @@ def repair() -> None:
             data = source.data.astype(interpreter._get_np_dtype(kind))
         return interpreter.TensorHandle(data, kind.scalar)
 
+    patch = interpreter._patch_lang_tensor
+
+    def patch_tensor(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patch_tensor
     interpreter._convert_float = convert
     interpreter.InterpreterBuilder.create_dot = dot
     interpreter.InterpreterBuilder.cast_impl = cast

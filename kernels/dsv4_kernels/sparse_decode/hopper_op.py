@@ -1,0 +1,87 @@
+"""Wrapper of the Hopper sibling of ``sparse_decode``."""
+
+from __future__ import annotations
+
+import torch
+import triton
+
+from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
+from dsv4_kernels.launch import launch
+from dsv4_kernels.sparse_decode._hopper import hopper_attention_kernel
+from dsv4_kernels.sparse_decode._launch import HOPPER, SPLITS
+from dsv4_kernels.sparse_decode.triton_op import check_lists, partial_results, reduce
+from dsv4_kernels.target import target_of
+
+DIM, HEADS, KEYS = 512, 64, 64
+
+
+def sparse_decode_hopper(
+    q: torch.Tensor,
+    pool: torch.Tensor,
+    indices: torch.Tensor,
+    indptr: torch.Tensor,
+    sink: torch.Tensor,
+    scale: float,
+    out: torch.Tensor,
+    *,
+    splits: int | None = None,
+) -> None:
+    """See :func:`dsv4_kernels.sparse_decode.sparse_decode_reference`; 512 dims, bf16 or fp16, sm_90."""
+    check_lists(q, indices, indptr, sink, out)
+    require_shape("pool", pool, -1, DIM)
+    require_dtype("pool", pool, q.dtype)
+    require_unit_stride("pool", pool)
+    tokens = q.shape[0]
+    if tokens == 0:
+        return
+    if splits is None:
+        programs = tokens * triton.cdiv(q.shape[1], HEADS)
+        splits = SPLITS["hopper"].splits(target_of(q.device), programs, indices.shape[0] // tokens, KEYS)
+    acc, stats = partial_results(q, splits)
+    launch_hopper(q, pool, indices, indptr, None, None, None, sink, scale, out, acc, stats, splits)
+    if splits > 1:
+        reduce(acc, stats, indptr, sink, out, splits, KEYS)
+
+
+def launch_hopper(
+    q: torch.Tensor,
+    pool: torch.Tensor,
+    prefix_indices: torch.Tensor,
+    prefix_indptr: torch.Tensor,
+    kv: torch.Tensor | None,
+    extend_indices: torch.Tensor | None,
+    extend_indptr: torch.Tensor | None,
+    sink: torch.Tensor,
+    scale: float,
+    out: torch.Tensor,
+    acc: torch.Tensor,
+    stats: torch.Tensor,
+    splits: int,
+) -> None:
+    """Launch the kernel over pool rows, and over rows of ``kv`` where given, on as many programs as run at once."""
+    tokens, heads, d = q.shape
+    require(d == DIM, f"q has heads of {d} dims, the Hopper kernel takes {DIM}")
+    require_dtype("q", q, torch.bfloat16, torch.float16)
+    for name, tensor in (("q", q), ("pool", pool), ("kv", kv)):
+        aligned = tensor is None or (all(s % 8 == 0 for s in tensor.stride()[:-1]) and tensor.data_ptr() % 16 == 0)
+        require(aligned, f"{name} has rows that do not begin on 16 bytes")
+    extend = kv is not None
+    items = tokens * splits * triton.cdiv(heads, HEADS)
+    chosen = HOPPER.choose(target_of(q.device))
+    launch(
+        hopper_attention_kernel,
+        (min(items, target_of(q.device).units),),
+        {
+            "q_ptr": q, "pool_ptr": pool, "kv_ptr": kv if extend else pool,
+            "prefix_indices": prefix_indices, "prefix_indptr": prefix_indptr,
+            "extend_indices": extend_indices if extend else prefix_indices,
+            "extend_indptr": extend_indptr if extend else prefix_indptr,
+            "sink_ptr": sink, "out_ptr": out, "acc_ptr": acc, "stats_ptr": stats, "n_items": items,
+            "splits": splits, "scale": scale,
+            "q_stride_t": q.stride(0), "q_stride_h": q.stride(1), "pool_stride": pool.stride(0),
+            "kv_stride": pool.stride(0) if kv is None else kv.stride(0),
+            "out_stride_t": out.stride(0), "out_stride_h": out.stride(1),
+        },
+        {"H": heads, "PARTS": splits > 1, "EXTEND": extend},
+        chosen,
+    )  # fmt: skip

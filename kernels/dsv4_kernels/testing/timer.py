@@ -1,0 +1,81 @@
+"""Time of one call on a GPU: CUDA-graph replays of several calls over inputs that do not fit the cache together."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dsv4_kernels.registry import Arguments
+from dsv4_kernels.testing.compare import clone
+
+_L2_BYTES = 64 * 2**20
+_MOST_COPIES = 32
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Microseconds of one call: median of the replays, and the tenth and ninetieth percentile."""
+
+    us: float
+    us_p10: float
+    us_p90: float
+    calls: int
+    replays: int
+
+
+def time_call(
+    call: Callable[..., Any],
+    arguments: Arguments,
+    *,
+    replays: int = 30,
+    budget_ms: float = 300.0,
+    copies: int | None = None,
+) -> Timing:
+    """Time ``call(**arguments)``: a graph of at least 20 calls (fewer if long), rotating over copies of the arguments.
+
+    As many copies are made as fill twice the L2, so that what one call reads is not in the cache from the call
+    before; ``copies`` overrides that. The outputs are left as the last replay wrote them.
+    """
+    moved = sum(v.numel() * v.element_size() for v in arguments.values() if isinstance(v, torch.Tensor))
+    if copies is None:
+        copies = max(1, min(_MOST_COPIES, -(-2 * _L2_BYTES // max(moved, 1))))
+    sets = [arguments, *(clone(arguments) for _ in range(copies - 1))]
+    once = _warm_up(call, sets)
+    calls = max(copies, min(20, max(1, int(budget_ms / replays / max(once, 1e-3)))))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for at in range(calls):
+            call(**sets[at % copies])
+    graph.replay()
+    torch.cuda.synchronize()
+    times = [_replay_ms(graph) * 1e3 / calls for _ in range(replays)]
+    cuts = statistics.quantiles(times, n=10)
+    return Timing(statistics.median(times), cuts[0], cuts[-1], calls, replays)
+
+
+def _warm_up(call: Callable[..., Any], sets: list[Arguments]) -> float:
+    """Milliseconds of a second call, after the first has compiled; on a side stream, as capture wants it."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        call(**sets[0])
+        stream.synchronize()
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        call(**sets[-1])
+        end.record()
+        stream.synchronize()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end))
+
+
+def _replay_ms(graph: torch.cuda.CUDAGraph) -> float:
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end))
