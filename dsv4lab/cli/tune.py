@@ -135,9 +135,13 @@ def _print(result: SessionResult, report: Path) -> None:
     if result.findings:
         title = f"Sweep of {result.manifest.preset} (level: requests in flight)"
         _table(tables.SHORT_COLUMNS, tables.short_sweep_table(result), title, left=2)
+    if result.recommendation is not None and result.recommendation.levels:
+        title = tables.confirm_title(result.recommendation)
+        _table(tables.CONFIRM_COLUMNS, tables.confirm_table(result.recommendation), title, left=1)
     if result.arms:
-        level = result.arms[0].concurrency_level
-        title = f"Decoding with {level} request{'s' * (level != 1)} in flight"
+        arm = result.arms[0]
+        requests = f"{arm.concurrency_level} request{'s' * (arm.concurrency_level != 1)}"
+        title = f"{len(arm.steps)} decode steps of {requests}, {arm.choice.hw_queues} hardware queues"
         _table(tables.PROFILE_COLUMNS, tables.profile_table(result.arms), title, left=1)
     _say(" ".join((tables.noise_text(result), tables.control_text(result))))
     _say("")

@@ -11,7 +11,7 @@ from dsv4lab.tuning import stats
 from dsv4lab.tuning.rows import paired_logs
 from dsv4lab.tuning.space import BASELINE, Cell, SweepSpace
 from dsv4lab.tuning.stats import Difference, Noise
-from dsv4lab.tuning.trial import CONFIRM, Trial
+from dsv4lab.tuning.trial import CONFIRM, Trial, by_block
 from dsv4lab.units import percent_text
 
 LEAST_GAIN = 0.01
@@ -35,9 +35,11 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class LevelFinding:
-    """The candidate against ``off`` at one concurrency level, in the confirming trials."""
+    """The candidate against ``off`` at one concurrency level, in the confirming trials; TPOT are their medians."""
 
     concurrency_level: int
+    tpot_ms: float
+    off_tpot_ms: float
     difference: Difference
     verdict: str
 
@@ -112,6 +114,7 @@ class Recommendation:
             "plan": plan,
             "hw_queues": self.use.hw_queues,
             "verdict": level.verdict,
+            "tpot_ms": level.off_tpot_ms if plan == BASELINE else level.tpot_ms,
             **level.difference.to_json(),
         }
 
@@ -158,10 +161,15 @@ def recommend(space: SweepSpace, trials: Sequence[Trial], candidate: Choice | No
     levels = []
     for level, found in logs.items():
         own = stats.difference(list(found.values()), seed)
-        levels.append(LevelFinding(level, own, own.verdict(LEAST_GAIN)))
+        tpot, off = (_tpot(trials, Cell(plan, candidate.hw_queues, level)) for plan in (candidate.plan, BASELINE))
+        levels.append(LevelFinding(level, tpot, off, own, own.verdict(LEAST_GAIN)))
     verdict = overall.verdict(LEAST_GAIN)
     use = candidate if verdict == "faster" else plain
     return Recommendation(use, candidate, verdict, overall, tuple(levels), noise)
+
+
+def _tpot(trials: Sequence[Trial], cell: Cell) -> float:
+    return stats.median(stats.pooled([trial.tpot_ms for trial in by_block(trials, cell, CONFIRM).values()]))
 
 
 def _difference_text(difference: Difference) -> str:

@@ -28,6 +28,7 @@ _STYLE = """<style>
   padding: 12px 18px; margin: 16px 0; }
 .verdict.even { border-color: #8c929b; } .verdict.bad { border-color: #d55e00; }
 .verdict strong { font-size: 17px; } .verdict p { max-width: none; }
+table.sweep td:nth-child(2), table.sweep th:nth-child(2) { text-align: left; }
 ul { max-width: 96ch; padding-left: 20px; } li { margin: 5px 0; }
 </style>"""
 
@@ -36,7 +37,7 @@ Blocks = list[Text | Picture]
 
 def report_page(result: SessionResult) -> str:
     """The page as HTML text."""
-    blocks: Blocks = [*_head(result), *_sweep(result)]
+    blocks: Blocks = [*_head(result), *_confirmation(result), *_sweep(result)]
     if result.arms:
         blocks += [*_streams(result.arms), *_queues(result.arms), *_timelines(result.arms), *_pool(result.arms[-1])]
     blocks += _method(result)
@@ -52,7 +53,8 @@ def write_report(result: SessionResult) -> Path:
 
 def _head(result: SessionResult) -> Blocks:
     m = result.manifest
-    where = f"{m.cpu}, {m.settings['cores']} cores, torch {m.torch}, {m.created}"
+    when = m.created.replace("T", " ").removesuffix("+00:00")
+    where = f"{m.cpu}, {m.settings['cores']} cores, torch {m.torch}, {when} UTC"
     blocks: Blocks = [Text(_STYLE), Text(f'<p class="quiet">{escape(where)}</p>')]
     if result.recommendation is None:
         text = f"No recommendation: outputs differ. {result.divergence}"
@@ -68,13 +70,23 @@ def _head(result: SessionResult) -> Blocks:
     return [*blocks, Text(f'<div class="{css}">{"".join(lines)}</div>')]
 
 
+def _confirmation(result: SessionResult) -> Blocks:
+    found = result.recommendation
+    if found is None or not found.levels:
+        return []
+    return [
+        Text(f"<h2>The pairs that decide: {escape(tables.confirm_title(found))}</h2>"),
+        Text(_html_table(tables.CONFIRM_COLUMNS, tables.confirm_table(found))),
+    ]
+
+
 def _sweep(result: SessionResult) -> Blocks:
     rows = [finding.row for finding in result.findings]
     if not rows:
         return []
     return [
         Text("<h2>The sweep</h2>"),
-        Text(_html_table(tables.SWEEP_COLUMNS, tables.sweep_table(result), _row_classes(result))),
+        Text(_html_table(tables.SWEEP_COLUMNS, tables.sweep_table(result), _row_classes(result), "sweep")),
         Text(f'<p class="quiet">{escape(tables.noise_text(result))} {escape(tables.control_text(result))}</p>'),
         Picture(tpot_heatmap(rows)),
         Picture(delta_bars(rows)),
@@ -150,10 +162,12 @@ def _row_classes(result: SessionResult) -> list[str]:
     return out
 
 
-def _html_table(columns: Sequence[str], rows: Sequence[Sequence[str]], classes: Sequence[str] = ()) -> str:
+def _html_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], classes: Sequence[str] = (), css: str = "plain"
+) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     body = []
     for at, row in enumerate(rows):
-        css = f' class="{classes[at]}"' if classes and classes[at] else ""
-        body.append(f"<tr{css}>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>")
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+        mark = f' class="{classes[at]}"' if classes and classes[at] else ""
+        body.append(f"<tr{mark}>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>")
+    return f"<table class='{css}'><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsv4lab.tuning.arms import Arm
-from dsv4lab.tuning.recommend import SCOPE
+from dsv4lab.tuning.recommend import SCOPE, Recommendation
 from dsv4lab.tuning.session import Finding, SessionResult
-from dsv4lab.tuning.stats import LEVEL, MIN_BLOCKS
+from dsv4lab.tuning.stats import LEVEL, MIN_BLOCKS, Difference
 from dsv4lab.units import ns_text, percent_text, ratio_text
 
 __all__ = ["SCOPE"]
 
 SWEEP_COLUMNS = ("level", "plan", "queues", "TPOT ms", "p10 to p90", "TTFT ms", "tokens/s", "vs off", "paired trials")
 SHORT_COLUMNS = tuple(name for name in SWEEP_COLUMNS if name not in ("TTFT ms", "paired trials"))
-PROFILE_COLUMNS = ("setting", "main busy", "side busy", "hidden", "concurrency", "wall", "a step")
+PROFILE_COLUMNS = ("setting", "main busy", "side busy", "hidden", "concurrency", "wall")
 
-_MARKS = {"undecided": "too few to tell"}
+CONFIRM_COLUMNS = ("level", "off TPOT ms", "TPOT ms", "change", "95 % interval", "verdict")
+
+_MARKS = {"undecided": "", "baseline": ""}
 
 
 def sweep_table(result: SessionResult) -> list[tuple[str, ...]]:
@@ -45,6 +47,36 @@ def short_sweep_table(result: SessionResult) -> list[tuple[str, ...]]:
     return [tuple(row[at] for at in kept) for row in sweep_table(result)]
 
 
+def confirm_table(found: Recommendation) -> list[tuple[str, ...]]:
+    """Cells of :data:`CONFIRM_COLUMNS`: the pairs that decide, per level and over all of them."""
+    rows: list[tuple[str, ...]] = [
+        (
+            str(level.concurrency_level),
+            f"{level.off_tpot_ms:.2f}",
+            f"{level.tpot_ms:.2f}",
+            *_difference_cells(level.difference),
+            level.verdict,
+        )
+        for level in found.levels
+    ]
+    if len(rows) > 1 and found.difference is not None:
+        rows.append(("all", "", "", *_difference_cells(found.difference), found.verdict))
+    return rows
+
+
+def confirm_title(found: Recommendation) -> str:
+    """What the pairs compare."""
+    if found.candidate is None or found.difference is None:
+        return ""
+    return f"{found.candidate.text} against off, {found.difference.pairs} pairs at each level"
+
+
+def _difference_cells(difference: Difference) -> tuple[str, str]:
+    if difference.low is None or difference.high is None:
+        return percent_text(difference.delta), "-"
+    return percent_text(difference.delta), f"{percent_text(difference.low)} to {percent_text(difference.high)}"
+
+
 def profile_table(arms: Sequence[Arm]) -> list[tuple[str, ...]]:
     """Cells of :data:`PROFILE_COLUMNS`, one row per profiled setting."""
     return [
@@ -55,7 +87,6 @@ def profile_table(arms: Sequence[Arm]) -> list[tuple[str, ...]]:
             ns_text(arm.busy.hidden_ns),
             ratio_text(arm.busy.concurrency),
             ns_text(arm.busy.wall_ns),
-            ns_text(arm.busy.wall_ns / max(1, len(arm.steps))),
         )
         for arm in arms
     ]
@@ -97,7 +128,9 @@ def control_text(result: SessionResult) -> str:
     if not any(finding.row.control for finding in result.findings):
         return "Every queue thread runs one intra-op thread."
     cores = result.manifest.settings["cores"]
-    differs = " Its outputs are not theirs bit for bit: sums are ordered differently." if result.control_differs else ""
+    differs = (
+        " Its outputs are not bit-identical to the others': it adds in another order." if result.control_differs else ""
+    )
     return (
         "Every queue thread runs one intra-op thread in every plan. The control is off on one stream with "
         f"all {cores} cores inside the op; it is never recommended.{differs}"

@@ -159,7 +159,7 @@ def test_the_traces_are_whole_decode_steps_of_both_arms(swept: Path) -> None:
 
 def test_the_report_stands_alone(swept: Path) -> None:
     page = (swept / "report.html").read_text()
-    assert page.count("<h2>") == 7
+    assert page.count("<h2>") == 8
     assert "dsv4lab run --preset tiny --concurrency 2 --plan off --hw-queues 1" in page
     assert "<script src" not in page
     assert "<link" not in page.partition("<script>")[0]
@@ -180,5 +180,5 @@ def test_resuming_a_finished_session_prints_its_answer(swept: Path, capsys: pyte
     assert main([*argv, "--resume"]) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80 or "report: " in out
-    for text in ("Sweep of tiny", "Decoding with 2 requests in flight", "identical", "Use off", "nothing about a GPU"):
+    for text in ("Sweep of tiny", "12 decode steps of 2 requests", "bit-identical", "Use off", "nothing about a GPU"):
         assert text in " ".join(out.split())

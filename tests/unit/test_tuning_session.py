@@ -240,7 +240,7 @@ def test_the_control_may_differ_and_that_is_said(tmp_path: Path) -> None:
     result = session(tmp_path, Machine(corrupt=lambda config, plan, load: config.streams == "serial"))
     assert result.identical
     assert result.control_differs
-    assert "not theirs bit for bit" in tables.control_text(result)
+    assert "not bit-identical to the others'" in tables.control_text(result)
     assert result.to_json()["control_identical"] is False
 
 
@@ -306,4 +306,9 @@ def test_tables_and_launch_line(tmp_path: Path) -> None:
     assert tables.identical_text(result) == (
         "Outputs are bit-identical in all 8 settings: same tokens, same logits at equal concurrency."
     )
+    found = result.recommendation
+    assert found is not None
+    assert tables.confirm_title(found) == "hip on 2 hardware queues against off, 6 pairs at each level"
+    assert [row[0] for row in tables.confirm_table(found)] == ["1", "2", "all"]
+    assert tables.confirm_table(found)[0][1:] == ("10.01", "8.01", "-20.0 %", "-20.0 % to -20.0 %", "faster")
     assert "6 pairs with off" in " ".join(tables.method_lines(result))
