@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from dsv4_kernels.rope import rope_table, rotate_tail
+from dsv4_kernels.rows import Rows, put_rows
 
 
 def compress_reference(
@@ -19,7 +20,7 @@ def compress_reference(
     gather_flat: torch.Tensor,
     from_flat: torch.Tensor,
     positions: torch.Tensor,
-    pool: torch.Tensor,
+    pool: Rows,
     rows: torch.Tensor,
     state_src: torch.Tensor,
     state_dst: torch.Tensor,
@@ -38,7 +39,7 @@ def compress_reference(
         entry = _pool_window(window, ape, norm_weight.shape[0])
         entry = entry * torch.rsqrt(entry.square().mean(-1, keepdim=True) + eps) * norm_weight.float()
         cos, sin = rope_table(positions, frequencies)
-        pool.index_copy_(0, rows, rotate_tail(entry, cos, sin).to(pool.dtype))
+        put_rows(pool, rows, rotate_tail(entry, cos, sin))
     if state_dst.numel():
         state.index_copy_(0, state_dst, ks[state_src])
 

@@ -12,6 +12,7 @@ from dsv4_kernels.qk_norm_rope_store.reference import (
     kv_norm_rope_store_reference,
     q_norm_rope_reference,
 )
+from dsv4_kernels.rows import Rows
 from dsv4_kernels.small import inverse_rms, is_small, rotate_tail_small
 
 
@@ -49,11 +50,11 @@ def kv_norm_rope_store_cpu(
     cos: torch.Tensor,
     sin: torch.Tensor,
     eps: float,
-    pool: torch.Tensor,
+    pool: Rows,
     rows: torch.Tensor,
 ) -> None:
     """See :func:`kv_norm_rope_store_reference`."""
-    if is_small(kv, weight) and pool.dtype is torch.float32:
+    if is_small(kv, weight) and isinstance(pool, torch.Tensor) and pool.dtype is torch.float32:
         pool.numpy()[rows.numpy()] = _kv(kv, weight, cos, sin, eps)
     else:
         kv_norm_rope_store_reference(kv, weight, cos, sin, eps, pool, rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from dsv4_kernels.rope import rotate_tail
+from dsv4_kernels.rows import Rows, put_rows
 
 
 def q_norm_rope_reference(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, eps: float) -> None:
@@ -29,10 +30,10 @@ def kv_norm_rope_store_reference(
     cos: torch.Tensor,
     sin: torch.Tensor,
     eps: float,
-    pool: torch.Tensor,
+    pool: Rows,
     rows: torch.Tensor,
 ) -> None:
     """As :func:`kv_norm_rope_reference`, stored at ``pool[rows]`` (``pool [rows_L, d]``, ``rows`` int64 ``[T]``)."""
     y = kv.float()
     y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps) * weight.float()
-    pool.index_copy_(0, rows, rotate_tail(y, cos, sin).to(pool.dtype))
+    put_rows(pool, rows, rotate_tail(y, cos, sin))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from dsv4_kernels.rows import Rows, put_rows
 
-def ring_store_reference(kv: torch.Tensor, src: torch.Tensor, pool: torch.Tensor, dst: torch.Tensor) -> None:
+
+def ring_store_reference(kv: torch.Tensor, src: torch.Tensor, pool: Rows, dst: torch.Tensor) -> None:
     """``pool[dst] = kv[src]``: ``kv [T, d]``, ``pool [rows_L, d]``, int64 ``src``, ``dst [M]``."""
-    pool.index_copy_(0, dst, kv[src].to(pool.dtype))
+    put_rows(pool, dst, kv[src])
