@@ -77,6 +77,10 @@ class Ops(Protocol):
         """Rotate the tail of ``x [T, H, d]`` in place; see ``dsv4_kernels.inverse_rope``."""
         ...
 
+    def hadamard(self, x: Tensor) -> None:
+        """Rotate ``x [..., n]`` in place by the orthonormal Hadamard matrix; see ``dsv4_kernels.hadamard``."""
+        ...
+
     def compress(
         self,
         ks: Tensor,

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from dsv4_kernels.compress import compress_reference
+from dsv4_kernels.hadamard import hadamard
 from dsv4_kernels.index_score import index_score_reference
 from dsv4_kernels.index_streams import csa_stream_reference
 from dsv4_kernels.index_topk.cpu import index_topk_cpu
@@ -72,6 +73,10 @@ class TorchOps:
     def rotate(self, x: Tensor, rope: Tensor, *, inverse: bool = False) -> None:
         """See :meth:`Ops.rotate`."""
         rotate_cpu(x, rope[:, 0], rope[:, 1], inverse=inverse)
+
+    def hadamard(self, x: Tensor) -> None:
+        """See :meth:`Ops.hadamard`."""
+        x.copy_(hadamard(x))
 
     def mlp(self, x: Tensor, w13: Tensor, w2: Tensor, limit: float, out: Tensor) -> None:
         """See :meth:`Ops.mlp`."""

@@ -15,6 +15,11 @@ MAX_HW_QUEUES = MAX_QUEUES
 DTYPES = ("float32", "bfloat16")
 QUEUE_POLICIES = ("round_robin", "refcount")
 STREAM_KINDS = ("queue", "serial")
+KV_CACHE_DTYPES = ("auto", "float32", "bf16", "fp8")
+INDEX_CACHE_DTYPES = ("auto", "float32", "bf16", "fp8", "fp4")
+UNIFIED, THREE_POOL = "unified", "three_pool"
+KV_LAYOUTS = (UNIFIED, THREE_POOL)
+MAX_VERIFY_TOKENS = 64
 
 OverlapSetting = str | Mapping[str, Any]
 """Name of a plan preset, or a plan as ``OverlapPlan.to_json`` writes it; the overlap package checks what is inside."""
@@ -45,6 +50,14 @@ class EngineConfig:
     streams: str = "queue"
     intra_op_threads: int = 1
     debug_poison: bool = False
+    kv_cache_dtype: str = "auto"
+    """Format of KV rows; auto is ``dtype``, and fp8 in the three_pool layout."""
+    index_cache_dtype: str = "auto"
+    """Format of index keys; auto is ``dtype`` on the CPU device and fp8 on GPUs."""
+    kv_layout: str = UNIFIED
+    """One pool of rows per layer, or the former three pools of fp8 pages."""
+    verify_tokens: int = 1
+    """Most tokens of one request in a decode step (the verify width of speculation); rings are sized for it."""
 
     def __post_init__(self) -> None:
         checks.text(_SOURCE, "model", self.model, "a preset name or a checkpoint directory")
@@ -66,6 +79,10 @@ class EngineConfig:
         checks.choice(_SOURCE, "streams", self.streams, STREAM_KINDS)
         checks.integer(_SOURCE, "intra_op_threads", self.intra_op_threads, 1, 1024)
         checks.boolean(_SOURCE, "debug_poison", self.debug_poison)
+        checks.choice(_SOURCE, "kv_cache_dtype", self.kv_cache_dtype, KV_CACHE_DTYPES)
+        checks.choice(_SOURCE, "index_cache_dtype", self.index_cache_dtype, INDEX_CACHE_DTYPES)
+        checks.choice(_SOURCE, "kv_layout", self.kv_layout, KV_LAYOUTS)
+        checks.integer(_SOURCE, "verify_tokens", self.verify_tokens, 1, MAX_VERIFY_TOKENS)
 
     def to_json(self) -> dict[str, Any]:
         """All fields, as plain JSON values."""

@@ -169,33 +169,10 @@ class Geometry:
         """Layers of this ratio."""
         return tuple(layer for layer, r in enumerate(self.compress_ratios) if r == ratio)
 
-    def page_bytes(self, row_bytes: int, index_bytes: int) -> int:
-        """Bytes of a page over all layers: compressed rows of ``row_bytes``, index keys of ``index_bytes``."""
-        csa, hca = len(self.layers_of(4)), len(self.layers_of(128))
-        return csa * self.entries_per_page(4) * (row_bytes + index_bytes) + hca * self.entries_per_page(128) * row_bytes
-
-    def token_bytes(self, row_bytes: int, index_bytes: int) -> int:
-        """Bytes of a cached token over all layers, rounded up (dsv4-spec 3.11)."""
-        return ceil_div(self.page_bytes(row_bytes, index_bytes), self.page_size)
-
-    def ring_bytes(self, row_bytes: int) -> int:
-        """Bytes of one slot's rings over all layers."""
-        return self.ring_rows * row_bytes * len(self.compress_ratios)
-
     def state_bytes(self, ratio: int) -> int:
         """Bytes of one slot's fp32 compressor state over all layers of this ratio, the indexer's included."""
         width = self.state_width(ratio) + (self.state_width(ratio, index=True) if ratio == 4 else 0)
         return self.state_ring(ratio) * width * 4 * len(self.layers_of(ratio))
-
-    def slot_bytes(self, row_bytes: int) -> int:
-        """Bytes of one request slot: rings and compressor state."""
-        return self.ring_bytes(row_bytes) + sum(self.state_bytes(r) for r in self.ratios)
-
-    def pool_bytes(self, row_bytes: int, index_bytes: int) -> int:
-        """Bytes of the whole pool, reserved slot, reserved page and sentinels included."""
-        sentinels = sum(self.state_bytes(r) // self.state_ring(r) for r in self.ratios)
-        pages = self.pages * self.page_bytes(row_bytes, index_bytes)
-        return self.slots * self.slot_bytes(row_bytes) + pages + sentinels
 
 
 def ceil_div(a: int, b: int) -> int:

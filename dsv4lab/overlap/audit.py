@@ -11,6 +11,7 @@ from dsv4lab.overlap.arena import Arena, Lane
 from dsv4lab.overlap.ops import Op
 
 _INT_POISON = -(2**31) + 12345
+_BYTE_POISON = 0xFF
 Resources = Mapping[str, Sequence[torch.Tensor]]
 _Saved = dict[str, list[torch.Tensor]]
 
@@ -53,7 +54,7 @@ def _same_when_poisoned(
     _restore(resources, before)
     for name in poisoned:
         for tensor in resources[name]:
-            tensor.fill_(float("nan") if tensor.is_floating_point() else _INT_POISON)
+            tensor.fill_(_poison_of(tensor))
     try:
         op.run(lane)
     except (RuntimeError, IndexError, ValueError):
@@ -66,11 +67,21 @@ def _same_when_poisoned(
 
 
 def _written_alike(now: torch.Tensor, before: torch.Tensor, after: torch.Tensor, poisoned: bool) -> bool:
-    """Whether a written tensor came out as in the plain run; where the poison still stands, nothing was written."""
+    """Whether a written tensor came out as in the plain run; where the poison still stands, nothing was written.
+
+    Packed bytes may happen to be written as what poison is: then the plain run shows them too.
+    """
     if not poisoned:
         return _equal(now, after)
-    untouched = now.isnan() if now.is_floating_point() else now == _INT_POISON
+    untouched = now.isnan() if now.is_floating_point() else (now == _poison_of(now)) & (after != _poison_of(now))
     return _equal(torch.where(untouched, before, now), after)
+
+
+def _poison_of(tensor: torch.Tensor) -> float:
+    """What no op writes: NaN, an absurd integer, or the byte that is NaN in every packed format."""
+    if tensor.dtype is torch.uint8:
+        return _BYTE_POISON
+    return float("nan") if tensor.is_floating_point() else _INT_POISON
 
 
 def _save(resources: Resources) -> _Saved:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from dsv4lab.errors import ConfigError, PoolError
+from dsv4lab.kv.formats import PoolFormat
 from dsv4lab.kv.geometry import Geometry
 from dsv4lab.kv.metadata import BatchItem, IndexStream, StepMetadata, build_metadata
 
@@ -160,12 +161,27 @@ def test_memory_table(
         return Geometry(128, rows, 9, 5, 512, 128, ratios, state4_ring=ring4, state128_ring=ring128)
 
     plain, spec = make(128, 8, 128), make(133, 16, 256)
-    pairs = ((1024, 132), (1024, 68), (640, 132), (640, 68))
-    assert tuple(plain.token_bytes(b, ib) for b, ib in pairs) == token_bytes
-    assert (plain.ring_bytes(1024), spec.ring_bytes(1024)) == ring
+    forms = [PoolFormat(kv, index, "unified", 512, 128, 64) for kv in ("bf16", "fp8") for index in ("fp8", "fp4")]
+    assert tuple(f.token_bytes(plain) for f in forms) == token_bytes
+    assert [(f.row_bytes, f.index_bytes) for f in forms] == [(1024, 132), (1024, 68), (640, 132), (640, 68)]
+    assert (forms[0].ring_bytes(plain), forms[0].ring_bytes(spec)) == ring
     assert (plain.state_bytes(4), spec.state_bytes(4)) == state4
     assert (plain.state_bytes(128), spec.state_bytes(128)) == state128
-    assert plain.slot_bytes(1024) == ring[0] + state4[0] + state128[0]
+    assert forms[0].slot_bytes(plain) == ring[0] + state4[0] + state128[0]
+    gib = {FLASH: 6.08, PRO: 8.71}[ratios]
+    assert forms[0].page_bytes(plain) / plain.page_size * 2**20 / 2**30 == pytest.approx(gib, abs=0.006)
+
+
+def test_former_pages() -> None:
+    """584 bytes a row; pages of 256, 64 and 2 rows padded to multiples of 576."""
+    form = PoolFormat("fp8", "fp8", "three_pool", 512, 128, 64)
+    assert form.row_bytes == 584
+    assert [form.rows_bytes(n) for n in (256, 64, 2)] == [260 * 576, 65 * 576, 3 * 576]
+    plain = form.fit(Geometry(128, 128, 9, 5, 512, 128, FLASH))
+    assert plain.ring_rows == 512, "a window touches two pages"
+    assert form.fit(plain) == plain
+    assert form.page_bytes(plain) == 21 * (65 * 576 + 64 * 132) + 20 * 3 * 576
+    assert form.ring_bytes(plain) == 43 * 2 * 260 * 576
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from dsv4lab.config.presets import preset
 from dsv4lab.errors import ConfigError, PoolError
 from dsv4lab.kv import pool as names
 from dsv4lab.kv.allocator import Allocator
+from dsv4lab.kv.formats import PoolFormat
 from dsv4lab.kv.geometry import Geometry
 from dsv4lab.kv.index_streams import indptr_of
 from dsv4lab.kv.metadata import BatchItem, build_metadata
@@ -53,7 +54,8 @@ def test_shapes() -> None:
 def test_bytes_are_what_the_formulas_say(ratios: list[int], slots: int, pages: int, verify: int) -> None:
     config = replace(preset("tiny"), compress_ratios=tuple(ratios), head_dim=8, index_head_dim=4, sliding_window=8)
     g = Geometry.plan(config, slots - 1, (pages - 1) * 256, verify_tokens=verify)
-    assert KvPool(g, torch.bfloat16).nbytes == g.pool_bytes(2 * 8, 2 * 4)
+    form = PoolFormat.choose(config, dtype="bfloat16")
+    assert KvPool(g, torch.bfloat16).nbytes == KvPool(g, torch.float32, form=form).nbytes == form.pool_bytes(g)
     assert (g.slots, g.pages) == (slots, pages)
 
 
@@ -63,9 +65,9 @@ def test_resources_are_disjoint_and_cover_the_pool() -> None:
     expected = {names.ring(layer) for layer in range(4)} | {names.rows(layer) for layer in (1, 2, 3)}
     expected |= {f(layer) for layer in (1, 3) for f in (names.index_k, names.state, names.index_state)}
     assert set(resources) == expected | {names.state(2)}
-    spans = sorted((t.data_ptr(), t.data_ptr() + t.numel() * t.element_size()) for t in resources.values())
+    spans = sorted((t.data_ptr(), t.data_ptr() + t.nbytes) for tensors in resources.values() for t in tensors)
     assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
-    for i, tensor in enumerate(resources.values(), start=1):
+    for i, (tensor,) in enumerate(resources.values(), start=1):
         tensor.fill_(float(i))
     everything = [t for group in (pool.unified, pool.index_k, pool.state, pool.index_state) for t in group]
     assert all(bool((t > 0).all()) for t in everything if t is not None)
