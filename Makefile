@@ -18,6 +18,8 @@ SHELL := /bin/bash
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 INPUTS := pyproject.toml constraints.txt
+# For a torch that brings none, such as the CPU builds: kernels are compiled and interpreted in the tests.
+TRITON := triton==3.6.0
 
 .PHONY: help
 help: ## list the targets
@@ -41,6 +43,7 @@ help: ## list the targets
 .venv/dev.stamp: .venv/notebook.stamp
 	@echo "installing the test tools into .venv ..."
 	@$(PIP) -e '.[dev]'
+	@$(BIN)/python -c 'import triton' 2>/dev/null || $(PIP) '$(TRITON)'
 	@touch $@
 
 .PHONY: venv

@@ -44,7 +44,8 @@ class TopParser(Parser):
 
     def format_help(self) -> str:
         """The help text with one line per command."""
-        rows = [f"  {name:<8}{load_command(name).help}" for name in COMMANDS]
+        width = max(map(len, COMMANDS)) + 2
+        rows = [f"  {name:<{width}}{load_command(name).help}" for name in COMMANDS]
         self.epilog = (
             "commands:\n" + "\n".join(rows) + "\n\ndsv4lab COMMAND --help shows a command's arguments and examples"
         )

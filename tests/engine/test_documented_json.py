@@ -11,17 +11,20 @@ from typing import Any
 import pytest
 
 from dsv4lab.checkpoint.synthetic import random_weights, write_checkpoint
-from dsv4lab.cli.main import main
+from dsv4lab.cli.main import COMMANDS, main
 from dsv4lab.config.presets import preset
 
 SMALL = "--prompt-tokens 5 --max-new-tokens 3"
+OF_FILES = {"load_report", "ranks", "steps", "occupancy"}
 NESTED = {"streams", "queues", "rows", "devices"}
 
 
 @pytest.fixture(scope="module")
 def documented(repo_root: Path) -> dict[str, set[str]]:
     """Command to the backticked words of its cell in the README's table."""
-    rows = re.findall(r"^\| `dsv4lab (\w+).*?` \| (.+) \|$", (repo_root / "README.md").read_text(), flags=re.MULTILINE)
+    text = (repo_root / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `dsv4lab (\w+).*?` \| (.+`.+) \|$", text, flags=re.MULTILINE)
+    rows = [row for row in rows if "--help" not in row[1]]
     return {command: set(re.findall(r"`([a-z_0-9]+)`", cell)) for command, cell in rows}
 
 
@@ -39,10 +42,14 @@ def keys(found: dict[str, Any]) -> set[str]:
     return set(found).union(*inner) if inner else set(found)
 
 
+def test_every_command_is_documented(documented: dict[str, set[str]]) -> None:
+    assert set(documented) == set(COMMANDS)
+
+
 def test_run(documented: dict[str, set[str]], capsys: pytest.CaptureFixture[str]) -> None:
     found = printed(f"run --preset tiny --seed 0 --concurrency 2 {SMALL} --plan hip --hw-queues 2", capsys)
     assert keys(found) == documented["run"]
-    assert keys(found["stream_busy"]) == documented["trace"] - {"load_report"}
+    assert keys(found["stream_busy"]) == documented["trace"] - OF_FILES
     assert [len(tokens) for tokens in found["tokens"]] == [3, 3]
     assert (found["concurrency_level"], found["plan"], found["hw_queues"]) == (2, "hip", 2)
     assert found["ttft_ms"] > 0
