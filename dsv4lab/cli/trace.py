@@ -1,124 +1,78 @@
-"""``dsv4lab trace``: what is in a trace file."""
+"""``dsv4lab trace``: what is in a trace, where the time went, and what changed between two."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dsv4lab.cli.base import Command, add_common_options
-from dsv4lab.cli.output import emit_json, note, progress, table
-from dsv4lab.cli.safe import clean, clip
-from dsv4lab.units import ns_text
+from dsv4lab.cli.trace_load import add_load_options
 
-if TYPE_CHECKING:
-    from dsv4lab.timeline.records import BusySummary
-    from dsv4lab.trace.api import Trace
-
-TRUNCATED = 2
-_MIB = 1 << 20
-_STREAMS_SHOWN = 20
+ACTIONS = {
+    "summary": ("summary", "busy time by stream, queue and rank"),
+    "steps": ("steps", "busy time by step"),
+    "ops": ("ops", "work by kernel, operator, layer, category, stream or queue"),
+    "idle": ("idle", "idle time by cause"),
+    "compare": ("compare_traces", "A against B: a waterfall that adds up, what moved, what got slower"),
+    "critical-path": ("critical", "the chain of rows and gaps that makes up the wall"),
+    "convert": ("convert", "write as Kineto JSON, Perfetto, Parquet, CSV or a HTML page"),
+    "validate": ("validate", "what is odd, repaired or lost; exit code 1 if anything is damaged"),
+    "tensorboard": ("tensorboard", "open in TensorBoard's PyTorch plugin"),
+}
+"""Action to its function in :mod:`dsv4lab.cli.trace_actions` and its help."""
+_BY = ("name", "op", "layer", "category", "stream", "queue")
+_FORMATS = ("kineto", "pftrace", "parquet", "csv", "html")
 
 
 class TraceCommand(Command):
     """Subcommands of ``dsv4lab trace``."""
 
     name = "trace"
-    help = "load a trace file and tell what it holds"
+    help = "load traces and tell where the time went"
     examples = (
         "dsv4lab trace summary traces/run/dsv4lab.1700000000000000000.pt.trace.json.gz",
-        "dsv4lab trace summary decode.pt.trace.json.gz --main 7 --json",
+        "dsv4lab trace summary profile/ --main 7 --json",
+        "dsv4lab trace ops decode.pt.trace.json.gz --by category",
+        "dsv4lab trace compare off.pt.trace.json.gz hip.pt.trace.json.gz",
+        "dsv4lab trace convert results.json.gz --to kineto --out results.pt.trace.json.gz",
     )
 
     def prepare(self, parser: argparse.ArgumentParser) -> None:
-        """Add the subcommands."""
-        commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-        summary = commands.add_parser("summary", help="busy time by stream and queue", allow_abbrev=False)
-        add_common_options(summary, nested=True)
-        summary.add_argument("file", type=Path, metavar="FILE", help="the trace, plain or gzipped")
-        summary.add_argument("--main", metavar="STREAM", help="the main stream (default: the busiest)")
+        """Add the actions."""
+        actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+        for action, (_, text) in ACTIONS.items():
+            one = actions.add_parser(action, help=text, description=text, allow_abbrev=False)
+            add_common_options(one, nested=True)
+            add_load_options(one)
+            _add_options(action, one)
 
     def run(self, args: argparse.Namespace) -> int:
-        """Carry out the subcommand; 2 if the file was truncated."""
-        trace = load_with_progress(args.file)
-        summary = trace.stream_busy(args.main)
-        report = trace.report
-        if args.json:
-            emit_json({**summary.to_json(), "load_report": report.to_json() if report else None})
-        else:
-            print_summary(trace, summary)
-        if report is not None and report.truncated:
-            note(f"dsv4lab: error: {args.file}: truncated: figures cover its {report.events} complete events")
-            return TRUNCATED
-        return 0
+        """Carry out the action; 2 if a file was truncated."""
+        from dsv4lab.cli import trace_actions
+
+        function, _ = ACTIONS[args.action]
+        code = getattr(trace_actions, function)(args)
+        assert isinstance(code, int)
+        return code
 
 
-def load_with_progress(path: Path) -> Trace:
-    """Load ``path``, with a progress bar if it is large."""
-    from dsv4lab.trace.api import load_trace
-
-    size = path.stat().st_size if path.is_file() else 0
-    if size < _MIB:
-        return load_trace(path)
-    with progress(size // _MIB, f"loading {clip(path.name, 40)} (MiB)") as advance:
-        done = 0
-
-        def report(read: int) -> None:
-            nonlocal done
-            advance(read // _MIB - done)
-            done = read // _MIB
-
-        return load_trace(path, progress=report)
-
-
-def print_summary(trace: Trace, summary: BusySummary) -> None:
-    """The busy table for a reader."""
-    rows: list[list[str]] = []
-    for stream in summary.streams[:_STREAMS_SHOWN]:
-        name = f"{clip(stream.stream, 18)}" + (
-            "" if stream.queue in (None, stream.stream) else f" (queue {clip(str(stream.queue), 12)})"
+def _add_options(action: str, parser: argparse.ArgumentParser) -> None:
+    if action in ("summary", "steps", "compare"):
+        parser.add_argument("--main", metavar="STREAM", help="the main stream (default: the busiest)")
+    if action == "summary":
+        parser.add_argument(
+            "--clip-overlong", action="store_true", help="end rows that run far past their successors where those start"
         )
-        rows.append(
-            [
-                name,
-                stream.role,
-                ns_text(stream.busy_ns),
-                _share(stream.busy_ns, summary.wall_ns),
-                ns_text(stream.hidden_ns) if stream.role == "side" else "",
-                str(stream.events),
-            ]
-        )
-    if rows:
-        table(["stream", "role", "busy", "of wall", "hidden", "events"], rows, left=2)
-    if len(summary.streams) > _STREAMS_SHOWN:
-        rest = summary.streams[_STREAMS_SHOWN:]
-        note(f"{len(rest)} more streams with {ns_text(sum(s.busy_ns for s in rest))} busy: --json lists them all")
-    if summary.queues and not _same_lanes(summary):
-        queues = [
-            [clip(q.queue, 24), ns_text(q.busy_ns), _share(q.busy_ns, summary.wall_ns), str(q.events)]
-            for q in summary.queues
-        ]
-        table(["queue", "busy", "of wall", "events"], queues)
-    table(
-        ["wall", "union busy", "sum busy", "concurrency", "hidden"],
-        [
-            [
-                ns_text(summary.wall_ns),
-                ns_text(summary.union_busy_ns),
-                ns_text(summary.sum_busy_ns),
-                f"{summary.concurrency:.3f}×",
-                ns_text(summary.hidden_ns),
-            ]
-        ],
-        left=0,
-    )
-    for warning in summary.warnings:
-        note(f"note: {clean(warning)}", style="lab.warn")
-
-
-def _same_lanes(summary: BusySummary) -> bool:
-    return {(s.stream, s.busy_ns) for s in summary.streams} == {(q.queue, q.busy_ns) for q in summary.queues}
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f} %" if whole else ""
+    if action == "ops":
+        parser.add_argument("--by", choices=_BY, default="name", help="what to group by (default: name)")
+    if action in ("steps", "ops", "idle", "compare", "critical-path"):
+        parser.add_argument("--top", type=int, default=20, metavar="N", help="rows to show (default: 20)")
+    if action == "critical-path":
+        parser.add_argument("--rank", type=int, help="the rank to follow (default: the one that ends last)")
+    if action == "convert":
+        parser.add_argument("--to", choices=_FORMATS, help="format (default: by the name of --out)")
+        parser.add_argument("--out", type=Path, required=True, metavar="PATH", help="the file to write")
+    if action == "tensorboard":
+        parser.add_argument("--logdir", type=Path, required=True, metavar="DIR", help="folder for the run")
+        parser.add_argument("--port", type=int, default=6006, help="port of TensorBoard (default: 6006)")
+        parser.add_argument("--write-only", action="store_true", help="write the run, do not start TensorBoard")

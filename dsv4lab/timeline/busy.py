@@ -209,6 +209,39 @@ def _steps(edges: Ints, start: Ints, end: Ints) -> NDArray[np.int32]:
     return np.cumsum(change)[:-1].astype(np.int32)
 
 
+@dataclass(frozen=True, slots=True)
+class QueueDepth:
+    """How full a queue was: packets running and waiting on average over the wall, and the most that ever waited."""
+
+    queue: str
+    mean_running: float
+    mean_waiting: float
+    most_waiting: int
+
+
+def queue_depth(timeline: Timeline) -> list[QueueDepth]:
+    """Depth of every hardware queue; empty where the source names none."""
+    if not timeline.queues:
+        return []
+    first, last = wall(timeline)
+    packets = timeline.busy_mask & (timeline.queue != UNKNOWN)
+    out = []
+    for lane in np.unique(timeline.queue[packets]).tolist():
+        queued, start, end = _packets(timeline, packets & (timeline.queue == lane))
+        queued, begun = np.sort(queued), np.sort(start)
+        waiting = np.searchsorted(queued, queued, side="right") - np.searchsorted(begun, queued, side="right")
+        span = max(last - first, 1)
+        out.append(
+            QueueDepth(
+                queue=timeline.queues[lane],
+                mean_running=int((end - start).sum()) / span,
+                mean_waiting=int(np.clip(begun - queued, 0, None).sum()) / span,
+                most_waiting=int(waiting.max(initial=0)),
+            )
+        )
+    return out
+
+
 def occupancy_bins(timeline: Timeline, bins: int = 4096) -> QueueOccupancy:
     """Like :func:`occupancy`, on ``bins`` equal cells: the largest count reached at any cell's start.
 

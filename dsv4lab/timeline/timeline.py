@@ -112,6 +112,11 @@ class Timeline:
             warnings=tuple(warnings),
         )
 
+    @classmethod
+    def empty(cls) -> Self:
+        """A timeline without rows."""
+        return cls.build(start_ns=(), dur_ns=(), stream=(), name=(), names=(), streams=())
+
     def __len__(self) -> int:
         return len(self.start_ns)
 

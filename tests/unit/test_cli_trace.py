@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dsv4lab.cli.main import main
+from tools.gen_trace import Generator
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACE = ROOT / "traces/cuda_5streams_128ranks_rank0.pt.trace.json.gz"
@@ -90,3 +93,107 @@ def test_names_cannot_write_on_the_terminal(tmp_path: Path, capsys: pytest.Captu
     assert "\x1b" not in out
     assert "\u202e" not in out
     assert "[b]" in out
+
+
+OTHER = ROOT / "traces/cuda_5streams_128ranks_rank1.pt.trace.json.gz"
+CSV = ROOT / "traces/rocm_rocprofv3_4queues_kernel_trace.csv"
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
+    assert main(["trace", *map(str, words), "--json"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert isinstance(out, dict)
+    return out
+
+
+def test_summary_tells_queues_ranks_steps_and_the_load_report(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run_json(capsys, "summary", CSV, "--no-cache")
+    assert out["streams"] == []
+    assert any("no streams" in warning for warning in out["warnings"])
+    assert {q["queue"] for q in out["queues"]} == {"1", "2", "3", "4"}
+    assert set(out["queues"][0]["occupancy"]) == {"mean_running", "mean_waiting", "most_waiting"}
+    assert sum(q["occupancy"]["mean_running"] for q in out["queues"]) == pytest.approx(
+        out["sum_dur_ns"] / out["wall_ns"]
+    )
+    out = run_json(capsys, "summary", TRACE, OTHER)
+    assert [r["rank"] for r in out["ranks"]] == [0, 1]
+    assert out["ranks"][0]["union_busy_ns"] == WANT["gpu"]["union_ns"]
+    assert [s["step"] for s in out["steps"]] == [551, 552, 551, 552]
+    assert out["load_report"]["rows"] == 1204 + 1154
+
+
+def test_every_action_has_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_json(capsys, "steps", TRACE)["source"] == "ProfilerStep"
+    rows = run_json(capsys, "ops", TRACE, "--by", "category")["rows"]
+    assert rows[0]["key"] == "communication"
+    idle = run_json(capsys, "idle", TRACE, "--top", "3")
+    assert (
+        idle["idle_ns"] == WANT["gpu"]["span_ns"] - WANT["gpu"]["union_ns"] == sum(c["idle_ns"] for c in idle["causes"])
+    )
+    assert len(idle["largest"]) == 3
+    path = run_json(capsys, "critical-path", TRACE)
+    assert path["wall_ns"] == sum(path["by_category"].values()) == WANT["gpu"]["span_ns"]
+    (found,) = run_json(capsys, "compare", TRACE, OTHER)["comparisons"]
+    assert sum(bar["delta_ns"] for bar in found["waterfall"]) == found["b"]["wall_ns"] - found["a"]["wall_ns"]
+    assert run_json(capsys, "validate", TRACE)["ok"] is True
+
+
+@pytest.mark.parametrize("action", ["steps", "ops", "idle", "critical-path", "validate"])
+def test_tables_fit_80_columns(
+    action: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["trace", action, str(TRACE)]) == 0
+    assert main(["trace", "compare", str(TRACE), str(OTHER)]) == 0
+    assert max(len(line.rstrip()) for line in capsys.readouterr().out.splitlines()) <= 80
+
+
+def test_validate_says_what_is_damaged_by_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "nan.json"
+    buffer = io.BytesIO()
+    Generator(faults=["nan"]).write(buffer)
+    path.write_bytes(buffer.getvalue())
+    assert main(["trace", "validate", str(path), "--json"]) == 1
+    out = json.loads(capsys.readouterr().out)
+    assert (out["ok"], out["load_report"]["repairs"]) == (False, {"non-finite number": 7})
+
+
+def test_clip_overlong_is_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "late.json"
+    buffer = io.BytesIO()
+    Generator(faults=["overflow"]).write(buffer)
+    path.write_bytes(buffer.getvalue())
+    as_is = run_json(capsys, "summary", path)
+    clipped = run_json(capsys, "summary", path, "--clip-overlong")
+    assert clipped["sum_dur_ns"] < as_is["sum_dur_ns"] - 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["compare", str(TRACE)], "at least two traces"),
+        (["convert", str(TRACE), "--out", "x.bin"], "unknown kind of file"),
+        (["ops", str(TRACE), "--by", "color"], "invalid choice"),
+        (["summary"], "required"),
+        (["summary", "no/such/*.json"], "no file matches"),
+    ],
+)
+def test_misuse_is_one_line(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", *words]) == 2
+    err = capsys.readouterr().err.strip()
+    assert says in err
+    assert "\n" not in err
+
+
+def test_convert_by_the_name_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.pt.trace.json.gz", "a.json", "a.pftrace", "a.csv", "a.html"):
+        out = run_json(capsys, "convert", TRACE, "--out", tmp_path / name)
+        assert Path(out["written"]).stat().st_size > 10_000
+    assert run_json(capsys, "summary", tmp_path / "a.json")["union_busy_ns"] == WANT["gpu"]["union_ns"]
+
+
+def test_tensorboard_gets_a_run_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = run_json(capsys, "tensorboard", TRACE, "--logdir", tmp_path, "--write-only")
+    assert Path(out["written"]).parent == Path(out["run"])
+    assert Path(out["written"]).name.startswith("cuda_5streams_128ranks_rank0.")
+    assert out["command"][1:3] == ["-m", "tensorboard.main"]

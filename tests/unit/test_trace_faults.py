@@ -26,7 +26,7 @@ COUNTED: dict[str, dict[str, int]] = {
     "quote": {"bare quote": 8},
     "dupcorr": {"launches that share a correlation id": 8},
     "strnum": {"number as text": 128},
-    "syncrow": {"host waits": 3},
+    "syncrow": {"sync or barrier rows": 3},
     "nodur": {"no duration": 1},
     "cpustream": {"cpu rows with a stream": 64},
     "orphan": {"rows without a launch": 11},

@@ -96,7 +96,7 @@ def findings(timeline: Timeline) -> dict[str, int]:
         "rows out of time order": out_of_order(timeline),
         "times below zero": int((busy & (timeline.start_ns < 0)).sum()),
         "launches that share a correlation id": len(ids) - len(np.unique(ids)),
-        "host waits": int((timeline.kind == int(Kind.WAIT)).sum()),
+        "sync or barrier rows": int((timeline.kind == int(Kind.WAIT)).sum()),
     }
     return {name: count for name, count in found.items() if count}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dsv4lab.errors import TraceError
@@ -41,11 +41,17 @@ def load_file(path: Path, progress: Progress | None = None) -> tuple[Timeline, L
     return read_sqlite(path)
 
 
-def find_files(where: str | Path) -> tuple[list[Path], list[str]]:
-    """The files that ``where`` names (a file, a directory of ranks, or a glob) and warnings about them.
+Where = str | Path | Sequence[str | Path]
+
+
+def find_files(where: Where) -> tuple[list[Path], list[str]]:
+    """The files that ``where`` names (files, a directory of ranks, or a glob) and warnings about them.
 
     Raises ``TraceError`` if there is none.
     """
+    if not isinstance(where, str | Path):
+        found = [find_files(one) for one in where]
+        return [path for paths, _ in found for path in paths], [text for _, said in found for text in said]
     from dsv4lab.trace.load.ranks import trace_files
 
     path = Path(where).expanduser()
@@ -63,10 +69,26 @@ def find_files(where: str | Path) -> tuple[list[Path], list[str]]:
     return files, warnings
 
 
-def load_any(where: str | Path, progress: Progress | None = None, *, align: bool = True) -> tuple[Timeline, LoadReport]:
+def load_cached(path: Path, progress: Progress | None = None) -> tuple[Timeline, LoadReport]:
+    """:func:`load_file`, remembering large files in the user's cache folder."""
+    from dsv4lab.trace.cache import is_worth_it, recall, remember
+
+    if not path.is_file() or not is_worth_it(path):
+        return load_file(path, progress)
+    found = recall(path)
+    if found is None:
+        found = load_file(path, progress)
+        remember(path, *found)
+    return found
+
+
+def load_any(
+    where: Where, progress: Progress | None = None, *, align: bool = True, cache: bool = True
+) -> tuple[Timeline, LoadReport]:
     """Load a file, or a directory or glob of ranks as one aligned timeline (``align``: at collective ends).
 
-    ``progress`` counts file bytes over all files. Raises ``TraceError`` as :func:`load_file` does.
+    ``progress`` counts file bytes over all files; ``cache`` off reads and writes no cache. Raises ``TraceError`` as
+    :func:`load_file` does.
     """
     from dataclasses import replace
 
@@ -78,7 +100,8 @@ def load_any(where: str | Path, progress: Progress | None = None, *, align: bool
     def load(path: Path) -> tuple[Timeline, LoadReport]:
         nonlocal done
         before = done
-        loaded = load_file(path, None if progress is None else lambda read: progress(before + read))
+        tell = None if progress is None else lambda read: progress(before + read)
+        loaded = load_cached(path, tell) if cache else load_file(path, tell)
         done += path.stat().st_size
         return loaded
 
