@@ -134,7 +134,7 @@ def _print(result: SessionResult, report: Path) -> None:
 
     if result.findings:
         title = f"Sweep of {result.manifest.preset} (level: requests in flight)"
-        _table(tables.SHORT_COLUMNS, tables.short_sweep_table(result), title, left=2)
+        _table(*tables.short_sweep_table(result), title, left=2)
     if result.recommendation is not None and result.recommendation.levels:
         title = tables.confirm_title(result.recommendation)
         _table(tables.CONFIRM_COLUMNS, tables.confirm_table(result.recommendation), title, left=1)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dsv4lab.timeline.records import StepRecord
 from dsv4lab.timeline.timeline import Kind, Timeline
 from dsv4lab.tuning import tables
 from dsv4lab.tuning.arms import Arm
@@ -20,8 +21,6 @@ from dsv4lab.viz.queue_occupancy import queue_occupancy_figure
 from dsv4lab.viz.stream_busy import stream_busy_figure
 from dsv4lab.viz.timeline_view import timeline_figure
 from dsv4lab.viz.tuning import delta_bars, tpot_heatmap, tradeoff_scatter
-
-_SHOWN_STEPS = 2
 
 _STYLE = """<style>
 .verdict { border-left: 4px solid #009e73; background: var(--soft); border-radius: 4px;
@@ -86,7 +85,7 @@ def _sweep(result: SessionResult) -> Blocks:
         return []
     return [
         Text("<h2>The sweep</h2>"),
-        Text(_html_table(tables.SWEEP_COLUMNS, tables.sweep_table(result), _row_classes(result), "sweep")),
+        Text(_html_table(*tables.sweep_table(result), _row_classes(result), "sweep")),
         Text(f'<p class="quiet">{escape(tables.noise_text(result))} {escape(tables.control_text(result))}</p>'),
         Picture(tpot_heatmap(rows)),
         Picture(delta_bars(rows)),
@@ -110,8 +109,8 @@ def _streams(arms: Sequence[Arm]) -> Blocks:
 def _queues(arms: Sequence[Arm]) -> Blocks:
     blocks: Blocks = [Text("<h2>Hardware queues</h2>")]
     for arm in arms:
-        shown = last_steps(arm, _SHOWN_STEPS)
-        caption = f"{arm.choice.text}: the last {_SHOWN_STEPS} of {len(arm.steps)} steps."
+        shown = steps_of(arm, typical_steps(arm, 2))
+        caption = f"{arm.choice.text}: two steps in a row, of median length."
         blocks.append(Picture(queue_occupancy_figure(shown.queue_occupancy()), caption))
     return blocks
 
@@ -119,9 +118,10 @@ def _queues(arms: Sequence[Arm]) -> Blocks:
 def _timelines(arms: Sequence[Arm]) -> Blocks:
     blocks: Blocks = [Text("<h2>One step on the timeline</h2>")]
     for arm in arms:
-        shown = last_steps(arm, 1)
-        caption = f"{arm.choice.text}. Arrows are waits between streams. The whole recording is in {arm.trace.name}"
-        blocks.append(Picture(timeline_figure(shown, edges=wait_rows(shown, arm.program.edges)), caption + "."))
+        shown = steps_of(arm, typical_steps(arm, 1))
+        caption = f"{arm.choice.text}. Arrows are waits between streams. All {len(arm.steps)} steps are in "
+        figure = timeline_figure(shown, edges=wait_rows(shown, arm.program.edges))
+        blocks.append(Picture(figure, f"{caption}{arm.trace.name}."))
     return blocks
 
 
@@ -139,10 +139,16 @@ def _method(result: SessionResult) -> Blocks:
     return [Text(f"<h2>Method</h2><ul>{items}</ul>"), Text(f"<h2>Manifest</h2>{table}")]
 
 
-def last_steps(arm: Arm, count: int) -> Timeline:
-    """The slices of the last ``count`` recorded steps."""
-    numbers = [step.step for step in arm.steps[-count:]]
-    return arm.timeline.select(np.isin(arm.timeline.step, numbers))
+def typical_steps(arm: Arm, count: int) -> tuple[StepRecord, ...]:
+    """``count`` recorded steps in a row, those whose time together is the median of all such."""
+    runs = [arm.steps[at : at + count] for at in range(max(1, len(arm.steps) - count + 1))]
+    runs.sort(key=lambda run: sum(step.dur_ns for step in run))
+    return runs[(len(runs) - 1) // 2]
+
+
+def steps_of(arm: Arm, steps: Sequence[StepRecord]) -> Timeline:
+    """The slices of these steps."""
+    return arm.timeline.select(np.isin(arm.timeline.step, [step.step for step in steps]))
 
 
 def wait_rows(timeline: Timeline, edges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -17,7 +17,7 @@ from dsv4lab.tuning.recommend import LEAST_GAIN, Choice, Recommendation, pick_ca
 from dsv4lab.tuning.rows import baseline_noise, row_difference, sweep_rows
 from dsv4lab.tuning.space import BASELINE, SweepSpace
 from dsv4lab.tuning.stats import Difference
-from dsv4lab.tuning.store import RESULT, SessionStore, write_json
+from dsv4lab.tuning.store import RESULT, SessionStore, read_manifest, write_json
 from dsv4lab.tuning.sweep import Bench, Diverged, Sweep, Tell
 from dsv4lab.tuning.target import OpenTarget
 
@@ -89,6 +89,8 @@ def run_session(
     Raises :class:`dsv4lab.errors.UsageError` if ``folder`` holds another session.
     """
     manifest = session_manifest(space, config)
+    if resume:
+        manifest = replace(manifest, created=read_manifest(folder).get("created", ""))
     opened = SessionStore.resume if resume else SessionStore.create
     with opened(folder, manifest.to_json()) as store, Bench(config, usable_cores(), open_target) as bench:
         gate = Gate(across_levels=config.dtype == "float32")

@@ -18,12 +18,17 @@ PROFILE_COLUMNS = ("setting", "main busy", "side busy", "hidden", "concurrency",
 
 CONFIRM_COLUMNS = ("level", "off TPOT ms", "TPOT ms", "change", "95 % interval", "verdict")
 
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+"""Column names and rows of cells."""
+
 _MARKS = {"undecided": "", "baseline": ""}
 
 
-def sweep_table(result: SessionResult) -> list[tuple[str, ...]]:
-    """Cells of :data:`SWEEP_COLUMNS`, one row per finding."""
-    return [_sweep_row(finding) for finding in result.findings]
+def sweep_table(result: SessionResult) -> Table:
+    """The sweep, one row per finding; without the last column if the repeats were too few for any verdict."""
+    rows = [_sweep_row(finding) for finding in result.findings]
+    decided = any(finding.difference and finding.difference.low is not None for finding in result.findings)
+    return (SWEEP_COLUMNS, rows) if decided else (SWEEP_COLUMNS[:-1], [row[:-1] for row in rows])
 
 
 def _sweep_row(finding: Finding) -> tuple[str, ...]:
@@ -41,10 +46,10 @@ def _sweep_row(finding: Finding) -> tuple[str, ...]:
     )
 
 
-def short_sweep_table(result: SessionResult) -> list[tuple[str, ...]]:
-    """Cells of :data:`SHORT_COLUMNS`, which fit a terminal of 80 columns."""
+def short_sweep_table(result: SessionResult) -> Table:
+    """The columns of the sweep that fit a terminal of 80."""
     kept = [SWEEP_COLUMNS.index(name) for name in SHORT_COLUMNS]
-    return [tuple(row[at] for at in kept) for row in sweep_table(result)]
+    return SHORT_COLUMNS, [tuple(row[at] for at in kept) for row in map(_sweep_row, result.findings)]
 
 
 def confirm_table(found: Recommendation) -> list[tuple[str, ...]]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from dsv4lab.timeline.program import ProgramOp, StreamProgram
 from dsv4lab.timeline.records import PoolRequest, PoolSnapshot, QueryReads, StepRecord
 from dsv4lab.timeline.timeline import Timeline
 from dsv4lab.tuning import tables
-from dsv4lab.tuning.report import report_page, write_report
+from dsv4lab.tuning.report import report_page, steps_of, typical_steps, write_report
 from dsv4lab.tuning.session import SessionResult, run_session
 from dsv4lab.tuning.space import Load, PlanChoice, SweepSpace
 from dsv4lab.tuning.store import MANIFEST, RECORDS, RESULT, read_records
@@ -270,6 +271,15 @@ def test_a_finished_session_resumes_to_the_same_answer(tmp_path: Path) -> None:
     assert [f.row for f in second.findings] == [f.row for f in first.findings]
 
 
+def test_the_report_shows_steps_of_median_length(tmp_path: Path) -> None:
+    arm = session(tmp_path, Machine()).arms[0]
+    steps = tuple(dataclasses.replace(step, dur_ns=dur) for step, dur in zip(arm.steps, (9, 1, 5, 90, 2), strict=False))
+    arm = dataclasses.replace(arm, steps=steps)
+    assert [step.dur_ns for step in typical_steps(arm, 1)] == [5]
+    assert [step.dur_ns for step in typical_steps(arm, 2)] == [9, 1]
+    assert set(steps_of(arm, typical_steps(arm, 2)).step.tolist()) == {0, 1}
+
+
 def test_another_load_cannot_continue_a_session(tmp_path: Path) -> None:
     session(tmp_path, Machine())
     other = SweepSpace(SPACE.plans, SPACE.hw_queues, SPACE.concurrency, Load(8, 5), 1, 2, 6)
@@ -301,8 +311,14 @@ def test_off_alone_makes_a_session_too(tmp_path: Path) -> None:
 def test_tables_and_launch_line(tmp_path: Path) -> None:
     result = session(tmp_path, Machine())
     assert tables.launch_line(result) == "dsv4lab run --preset tiny --concurrency 2 --plan hip --hw-queues 2"
-    assert all(len(row) == len(tables.SWEEP_COLUMNS) for row in tables.sweep_table(result))
-    assert all(len(row) == len(tables.SHORT_COLUMNS) for row in tables.short_sweep_table(result))
+    columns, rows = tables.sweep_table(result)
+    assert "paired trials" not in columns, "two repeats decide nothing"
+    assert {len(row) for row in rows} == {len(columns)}
+    more = dataclasses.replace(SPACE, repeats=5)
+    columns, rows = tables.sweep_table(session(tmp_path / "more", Machine(), space=more))
+    assert [row[-1] for row in rows if row[:3] == ("1", "hip", "2")] == ["faster"]
+    columns, rows = tables.short_sweep_table(result)
+    assert {len(row) for row in rows} == {len(columns)}
     assert tables.identical_text(result) == (
         "Outputs are bit-identical in all 8 settings: same tokens, same logits at equal concurrency."
     )
