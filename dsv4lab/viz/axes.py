@@ -39,6 +39,11 @@ def time_text(value_ns: float) -> str:
     return time_unit(abs(value_ns)).text(value_ns)
 
 
+def plural(count: int, noun: str) -> str:
+    """``1 queue``, ``2 queues``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
 def _short(value: float) -> str:
     digits = 2 if abs(value) < 10 else 1
     return f"{value:,.{digits}f}"

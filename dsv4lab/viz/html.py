@@ -87,7 +87,7 @@ def pictures_page(title: str, blocks: Sequence[Text | Picture]) -> str:
 def _markup(block: Text | Picture) -> str:
     if isinstance(block, Text):
         return block.markup
-    config = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["select2d", "lasso2d"]}
+    config = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": list(themes.UNUSED_BUTTONS)}
     div = to_html(block.figure, include_plotlyjs=False, full_html=False, config=config)
     caption = f"<figcaption>{html.escape(block.caption)}</figcaption>" if block.caption else ""
     return f"<figure>{div}{caption}</figure>"

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from dsv4lab.timeline.records import PoolSnapshot, QueryReads
 from dsv4lab.viz import query_reads
 from dsv4lab.viz import theme as themes
+from dsv4lab.viz.axes import plural
 from dsv4lab.viz.pool_cells import CATEGORIES, MOST_RINGS, Cells, colorscale, page_cells, ring_rows, slot_cells
 from dsv4lab.viz.query_reads import EntryGrid
 from dsv4lab.viz.sheet import Heading, Sheet, empty_sheet
@@ -58,7 +59,7 @@ def page_layout_sheet(snapshot: PoolSnapshot, reads: QueryReads | None = None) -
 def _heading(snapshot: PoolSnapshot, reads: QueryReads | None) -> Heading:
     usable, slots = max(0, snapshot.pages - 1), max(0, snapshot.slots - 1)
     parts = [
-        f"{len(snapshot.requests)} requests",
+        plural(len(snapshot.requests), "request"),
         f"{usable - len(snapshot.free_pages):,} of {usable:,} pages in use",
         f"{slots - len(snapshot.free_slots)} of {slots} slots",
         f"{_pool_bytes(snapshot) / 2**20:,.1f} MiB in {len(snapshot.compress_ratios)} layers",
@@ -126,18 +127,16 @@ def _add_rings(sheet: Sheet, snapshot: PoolSnapshot) -> None:
         hoverinfo="skip",
         showlegend=False,
     )
-    names = [
-        f"{s} \N{MIDDLE DOT} req {owners[s].request_id}" if s in owners else f"{s} free" for s in range(snapshot.slots)
-    ]
-    names[0] = "0 reserved"
     ticks = list(range(0, snapshot.slots, -(-snapshot.slots // 24)))
-    _grid_axis(sheet, 0, ticks, [names[t] for t in ticks], title={"text": "slot"})
+    names = [f"{s} \N{MIDDLE DOT} req {owners[s].request_id}" if s in owners else f"{s} free" for s in ticks]
+    names[0] = "0 reserved"
+    _grid_axis(sheet, 0, snapshot.slots, ticks, names, title={"text": "slot"})
     width = [-0.5, snapshot.ring_rows - 0.5]
     sheet.x_axis(0, title={"text": "ring row = position mod ring size"}, range=width, showgrid=False)
 
 
-def _grid_axis(sheet: Sheet, panel: int, ticks: list[int], labels: list[str], **more: Any) -> None:
-    sheet.y_axis(panel, autorange="reversed", tickvals=ticks, ticktext=labels, showgrid=False, **more)
+def _grid_axis(sheet: Sheet, panel: int, lines: int, ticks: list[int], labels: list[str], **more: Any) -> None:
+    sheet.y_axis(panel, range=[lines - 0.5, -0.5], tickvals=ticks, ticktext=labels, showgrid=False, **more)
 
 
 def _add_cells(sheet: Sheet, cells: Cells, panel: int, noun: str) -> None:
@@ -145,7 +144,7 @@ def _add_cells(sheet: Sheet, cells: Cells, panel: int, noun: str) -> None:
     lines, per_row = len(cells.z), cells.columns * cells.group
     ticks = list(range(0, lines, max(1, -(-lines // 12))))
     labels = [f"{t * per_row:,}" for t in ticks]
-    _grid_axis(sheet, panel, ticks, labels, showticklabels=lines > 1, title={"text": noun if lines > 1 else ""})
+    _grid_axis(sheet, panel, lines, ticks, labels, showticklabels=lines > 1, title={"text": noun if lines > 1 else ""})
     unit = f"{'+ ' if lines > 1 else ''}{noun}" + (f" / {cells.group}" if cells.group > 1 else "")
     sheet.x_axis(panel, title={"text": unit}, range=[-0.5, cells.columns - 0.5], showgrid=False)
 
@@ -176,8 +175,9 @@ def _add_entries(sheet: Sheet, entries: EntryGrid, reads: QueryReads) -> None:
     scale = [(0.0, themes.FAINT), pale, visible, (0.501, themes.fade(themes.READ, 0.35)), (1.0, themes.READ)]
     _add_heatmap(sheet, 2, entries.z, entries.hover, scale, zmax=2, xgap=1, ygap=1, name="entries")
     per_row = query_reads.ENTRY_COLUMNS * entries.group
-    ticks = list(range(0, len(entries.z), max(1, -(-len(entries.z) // 10))))
-    _grid_axis(sheet, 2, ticks, [f"{t * per_row:,}" for t in ticks], title={"text": "entry"})
+    lines = len(entries.z)
+    ticks = list(range(0, lines, max(1, -(-lines // 10))))
+    _grid_axis(sheet, 2, lines, ticks, [f"{t * per_row:,}" for t in ticks], title={"text": "entry"})
     unit = "+ entry" if entries.group == 1 else f"+ entry / {entries.group}"
     sheet.x_axis(2, title={"text": f"{unit} (one entry = {reads.ratio} tokens)"}, showgrid=False)
 

@@ -15,12 +15,13 @@ MOST_STEPS = 1500
 MOST_STRIPS = 8
 BINS = 600
 TITLE = "Hardware-queue occupancy"
+_BELOW = 0.3  # height of running packets, as a share of that of waiting ones
 
 _Binned = tuple[Floats, Ints]  # mean and maximum, [queues, bins]
 
 
 def queue_occupancy_figure(occupancy: QueueOccupancy, *, theme: str = "light", bins: int = BINS) -> go.Figure:
-    """Draw one strip per queue: packets running, and on top of them packets waiting.
+    """Draw one strip per queue: packets waiting stand above the line, packets running hang below it.
 
     Up to 1500 steps are drawn as they are; longer records show the time-weighted mean of ``bins`` equal pieces, with
     the maximum in the hover. From 9 queues on, strips become one heat map of packets.
@@ -51,10 +52,10 @@ def _subtitle(occupancy: QueueOccupancy) -> str:
     total = max(1, int(width.sum())) * len(occupancy.queues)
     runs, waits = occupancy.running > 0, occupancy.waiting > 0
     busy, blocked = float((runs * width).sum()) / total, float(((waits & runs) * width).sum()) / total
+    most = int(runs.sum(axis=0).max(initial=0))
     return (
-        f"packets on {len(occupancy.queues)} queues \N{MIDDLE DOT} {100 * busy:.0f} % of queue time running, "
-        f"{100 * blocked:.0f} % with packets waiting behind \N{MIDDLE DOT} "
-        f"at most {int(runs.sum(axis=0).max(initial=0))} queues run at once"
+        f"{100 * busy:.0f} % of queue time running, {100 * blocked:.0f} % with packets waiting behind"
+        f" \N{MIDDLE DOT} at most {most} of {len(occupancy.queues)} run at once"
     )
 
 
@@ -63,12 +64,18 @@ def _strips(
 ) -> Sheet:
     count = len(occupancy.queues)
     sheet = Sheet(Heading(TITLE, subtitle, legend=True), [56] * count, gap=12, shared_x=True)
-    top = max(1.0, float((running[0] + waiting[0]).max(initial=0.0))) * 1.05
+    top = max(1.0, float(waiting[0].max(initial=0.0)))
+    below = _BELOW * top / max(1.0, float(running[0].max(initial=0.0)))
     for q, queue in enumerate(occupancy.queues):
-        for label, color, (mean, peak) in (("running", themes.BLUE, running), ("waiting", themes.ORANGE, waiting)):
-            _add_area(sheet, label, color, times, mean[q], peak[q], queue, q)
+        for label, color, scale, (mean, peak) in (
+            ("waiting", themes.ORANGE, 1.0, waiting),
+            ("running", themes.BLUE, -below, running),
+        ):
+            name = f"{themes.text(queue, 40)}: {label}"
+            _add_area(sheet, q, label, name, color, times, mean[q] * scale, mean[q], peak[q])
         title = {"text": f"queue {themes.text(queue, 6)}", "font": {"size": 11}, "standoff": 4}
-        sheet.y_axis(q, title=title, range=[0, top], nticks=3, tickformat="~r", fixedrange=True)
+        ticks = [0, round(top)]
+        sheet.y_axis(q, title=title, range=[-_BELOW * top * 1.1, top * 1.08], tickvals=ticks, fixedrange=True)
         sheet.x_axis(q, range=[float(times[0]), float(times[-1])])
     sheet.x_axis(count - 1, title={"text": f"time ({unit.name})"})
     sheet.layout["hovermode"] = "x"
@@ -76,22 +83,30 @@ def _strips(
 
 
 def _add_area(
-    sheet: Sheet, label: str, color: str, times: Floats, mean: Floats, peak: Ints, queue: str, q: int
+    sheet: Sheet,
+    q: int,
+    label: str,
+    name: str,
+    color: str,
+    times: Floats,
+    y: Floats,
+    mean: Floats,
+    peak: Ints,
 ) -> None:
     sheet.add(
         "scatter",
         q,
         x=times,
-        y=np.append(mean, mean[-1]),
-        customdata=np.append(peak, peak[-1]),
+        y=np.append(y, y[-1]),
+        customdata=np.stack([np.append(mean, mean[-1]), np.append(peak, peak[-1])], axis=-1),
         name=f"packets {label}",
         legendgroup=label,
         showlegend=q == 0,
         mode="lines",
-        stackgroup=f"q{q}",
+        fill="tozeroy",
         line={"shape": "hv", "width": 0.8, "color": color},
-        fillcolor=themes.fade(color, 0.75 if label == "running" else 0.45),
-        hovertemplate=f"{themes.text(queue, 40)}: {label} %{{y:.2~f}} packets, at most %{{customdata}}<extra></extra>",
+        fillcolor=themes.fade(color, 0.9 if label == "running" else 0.5),
+        hovertemplate=f"{name} %{{customdata[0]:.2~f}} packets, at most %{{customdata[1]}}<extra></extra>",
         xhoverformat=".3f",
         hoveron="points",
     )
@@ -114,6 +129,7 @@ def _heat(
         hovertemplate=f"queue %{{y}}, %{{x:.3f}} {unit.name}<br>running %{{customdata[0]:.2f}}, "
         "waiting %{customdata[1]:.2f} (at most %{customdata[2]})<extra></extra>",
     )
-    sheet.y_axis(0, autorange="reversed", title={"text": "queue"}, type="category")
+    bottom_up = [len(occupancy.queues) - 0.5, -0.5]
+    sheet.y_axis(0, range=bottom_up, title={"text": "queue"}, type="category")
     sheet.x_axis(0, title={"text": f"time ({unit.name})"})
     return sheet

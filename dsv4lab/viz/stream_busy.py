@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,13 +10,14 @@ import plotly.graph_objects as go
 
 from dsv4lab.timeline.records import BusySummary, StreamBusy
 from dsv4lab.viz import theme as themes
-from dsv4lab.viz.axes import TimeUnit, time_unit
+from dsv4lab.viz.axes import TimeUnit, plural, time_unit
 from dsv4lab.viz.sheet import Heading, Sheet, empty_sheet
 
 MOST_STREAMS = 12
 TITLE = "Busy time per stream"
 EXPOSED = "exposed side work"
 QUEUE = "queue"
+_DIGITS = re.compile(r"([0-9]+)")
 _HATCH = {"shape": "/", "size": 6, "solidity": 0.45, "fgcolor": "rgba(255,255,255,0.75)"}
 
 
@@ -29,8 +31,8 @@ def stream_busy_figure(summary: BusySummary | Mapping[str, BusySummary], *, them
     return stream_busy_sheet(summary).figure(theme)
 
 
-def stream_busy_sheet(summary: BusySummary | Mapping[str, BusySummary]) -> Sheet:
-    """The picture of :func:`stream_busy_figure` as plain data."""
+def stream_busy_sheet(summary: BusySummary | Mapping[str, BusySummary], *, note: str = "") -> Sheet:
+    """The picture of :func:`stream_busy_figure` as plain data; ``note`` is added to the subtitle."""
     summaries = dict(summary) if isinstance(summary, Mapping) else {"": summary}
     drawn = {label: one for label, one in summaries.items() if one.streams or one.queues}
     if not drawn:
@@ -41,7 +43,12 @@ def stream_busy_sheet(summary: BusySummary | Mapping[str, BusySummary]) -> Sheet
     titles = [_panel_title(label, one, unit) for label, one in drawn.items()]
     several = len(titles) > 1
     said = ["within the wall time of each run"] if several else titles
-    head = Heading(TITLE, " \N{MIDDLE DOT} ".join(said + _left_out(drawn)), legend=True, panels=several)
+    head = Heading(
+        TITLE,
+        " \N{MIDDLE DOT} ".join([*said, *_left_out(drawn), *([note] if note else [])]),
+        legend=True,
+        panels=several,
+    )
     heights = [34 * len(streams) for streams in shown]
     sheet = Sheet(head, heights, gap=40, titles=titles if several else (), shared_x=True)
     for panel, (one, streams) in enumerate(zip(drawn.values(), shown, strict=True)):
@@ -64,20 +71,26 @@ def busy_headline(summary: BusySummary) -> str:
 
 
 def _panel_title(label: str, summary: BusySummary, unit: TimeUnit) -> str:
+    main, side, wall = (f"{v / unit.ns:,.1f}" for v in (summary.main_busy_ns, summary.side_busy_ns, summary.wall_ns))
     head = f"<b>{themes.text(label, 40)}</b>: " if label else ""
-    hidden = f", {_percent(summary.hidden_ns, summary.side_busy_ns)} of side hidden" if summary.side_busy_ns else ""
-    return head + busy_headline(summary) + hidden
+    ratio = f"{summary.concurrency:.3f}\N{MULTIPLICATION SIGN}"
+    if not summary.side_busy_ns:
+        return f"{head}main {main} {unit.name} at {ratio} on {wall} {unit.name} wall"
+    hidden = _percent(summary.hidden_ns, summary.side_busy_ns)
+    return f"{head}main {main} + side {side} {unit.name} at {ratio} on {wall} {unit.name} wall, {hidden} hidden"
 
 
 def _shown(summary: BusySummary) -> list[StreamBusy]:
+    """The busiest streams, main first and the others by name, so that they keep their places from one to the next."""
     if not summary.streams:
-        return [StreamBusy(q.queue, None, QUEUE, q.busy_ns, q.sum_dur_ns, 0, q.events) for q in summary.queues][
-            :MOST_STREAMS
-        ]
-    main = [s for s in summary.streams if s.role == "main"]
-    side = sorted((s for s in summary.streams if s.role != "main"), key=lambda s: -s.busy_ns)
-    kept = {id(s) for s in (main + side)[:MOST_STREAMS]}
-    return [s for s in summary.streams if id(s) in kept]
+        queues = [StreamBusy(q.queue, None, QUEUE, q.busy_ns, q.sum_dur_ns, 0, q.events) for q in summary.queues]
+        return queues[:MOST_STREAMS]
+    busiest = sorted(summary.streams, key=lambda s: (s.role != "main", -s.busy_ns))[:MOST_STREAMS]
+    return sorted(busiest, key=lambda s: (s.role != "main", _natural(s.stream)))
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (0, part) for part in _DIGITS.split(name)]
 
 
 def _left_out(drawn: Mapping[str, BusySummary]) -> list[str]:
@@ -119,7 +132,7 @@ def _add_bars(sheet: Sheet, summary: BusySummary, streams: list[StreamBusy], uni
             textposition="none",
             hovertemplate="%{text}<extra></extra>",
         )
-    sheet.y_axis(panel, autorange="reversed", showgrid=False, type="category")
+    sheet.y_axis(panel, range=[len(labels) - 0.5, -0.5], showgrid=False, type="category")
 
 
 def _ambiguous(streams: list[StreamBusy]) -> bool:
@@ -131,7 +144,7 @@ def _hover(stream: StreamBusy, summary: BusySummary, unit: TimeUnit) -> str:
     share = _percent(stream.busy_ns, summary.wall_ns)
     lines = [
         f"<b>{themes.text(stream.stream, 60)}</b> ({themes.text(stream.role)}){queue}",
-        f"busy {unit.text(stream.busy_ns)}, {share} of wall; {stream.events:,} slices",
+        f"busy {unit.text(stream.busy_ns)}, {share} of wall; {plural(stream.events, 'slice')}",
     ]
     if stream.role == "side":
         hidden = f"hidden under main {unit.text(stream.hidden_ns)} ({_percent(stream.hidden_ns, stream.busy_ns)})"

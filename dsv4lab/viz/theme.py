@@ -47,6 +47,7 @@ KIND_COLORS: Final = {
 LAYER_COLORS: Final = {0: SKY, 4: ORANGE, 128: GREEN}
 CYCLE: Final = (BLUE, ORANGE, GREEN, PINK, SKY, RED, VIOLET, OLIVE)
 THEMES: Final = ("light", "dark")
+UNUSED_BUTTONS: Final = ("select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d", "sendChartToCloud")
 
 _KERNEL_TONES: Final = (
     *(BLUE, ORANGE, GREEN, PINK, SKY, RED, VIOLET, OLIVE),
@@ -140,6 +141,12 @@ def template(theme: str) -> go.layout.Template:
         "legend": {"orientation": "h", "font": {"size": 11, "color": _MUTED[theme]}, "itemsizing": "constant"},
         "annotationdefaults": {"font": {"color": _MUTED[theme], "size": 11}, "showarrow": False},
         "margin": {"l": 76, "r": 16, "t": 40, "b": 44},
+        "modebar": {
+            "bgcolor": "rgba(0,0,0,0)",
+            "color": GREY,
+            "activecolor": BLUE,
+            "remove": list(UNUSED_BUTTONS),
+        },
         "bargap": 0.3,
         "hovermode": "closest",
         "dragmode": "zoom",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dsv4lab.errors import UsageError
 from dsv4lab.timeline.timeline import UNKNOWN, Kind, Timeline
 from dsv4lab.viz import theme as themes
-from dsv4lab.viz.axes import TimeUnit, time_text, time_unit
+from dsv4lab.viz.axes import TimeUnit, plural, time_text, time_unit
 from dsv4lab.viz.downsample import bin_edges, bin_slices, sub_lanes
 from dsv4lab.viz.sheet import Heading, Sheet, empty_sheet
 
@@ -69,9 +69,9 @@ def timeline_sheet(
     origin, end = window_ns or (int(view.start_ns.min()), int(view.end_ns.max()))
     unit = time_unit(end - origin)
     few = len(rows) <= most_slices
-    how = f"{len(rows):,} slices" + ("" if few else f" in cells of {time_text((end - origin) / BINS)}")
+    how = plural(len(rows), "slice") + ("" if few else f" in cells of {time_text((end - origin) / BINS)}")
     body = max(80, min(640, 40 * len(place.labels)))
-    sheet = Sheet(Heading("Timeline", f"{how} on {len(place.labels)} {place.noun}s"), [body])
+    sheet = Sheet(Heading("Timeline", f"{how} on {plural(len(place.labels), place.noun)}"), [body])
     if few:
         _add_slices(sheet, view, place, origin, unit)
         _add_edges(sheet, timeline, rows, edges, place, origin, unit)

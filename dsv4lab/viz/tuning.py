@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 
 from dsv4lab.timeline.records import SweepRow
 from dsv4lab.viz import theme as themes
+from dsv4lab.viz.axes import plural
 from dsv4lab.viz.sheet import Heading, Sheet, empty_sheet
 
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
@@ -61,7 +62,7 @@ def _add_panel(
         hoverongaps=False,
     )
     sheet.x_axis(panel, title={"text": "hardware queues"}, type="category", showgrid=False)
-    sheet.y_axis(panel, type="category", autorange="reversed", showgrid=False)
+    sheet.y_axis(panel, type="category", range=[len(plans) - 0.5, -0.5], showgrid=False)
     if np.isfinite(z).any():
         y, x = np.unravel_index(int(np.nanargmin(z)), z.shape)
         axes = {"xref": sheet.data[-1]["xaxis"], "yref": sheet.data[-1]["yaxis"]}
@@ -115,7 +116,8 @@ def tradeoff_scatter(rows: Sequence[SweepRow], *, theme: str = "light") -> go.Fi
     if not rows:
         return empty_sheet("Latency and throughput", _NOTHING).figure(theme)
     queues = sorted({r.hw_queues for r in rows})
-    shapes = ", ".join(f"{_SYMBOLS[i % len(_SYMBOLS)].removesuffix('-up')} {q} queues" for i, q in enumerate(queues))
+    names = [_SYMBOLS[i % len(_SYMBOLS)].removesuffix("-up") for i in range(len(queues))]
+    shapes = ", ".join(f"{name} {plural(q, 'queue')}" for name, q in zip(names, queues, strict=True))
     said = f"{shapes}; larger marks: more requests in flight; bars: p10 to p90"
     sheet = Sheet(Heading("Latency and throughput", said, legend=True), [276])
     front = _front(rows)
@@ -177,7 +179,7 @@ def _row_text(row: SweepRow) -> str:
     delta = "" if row.delta_vs_off is None else f"<br>{100 * row.delta_vs_off:+.1f} % against off"
     name = f"<b>{themes.text(row.plan, 40)}</b>" + (" (control)" if row.control else "")
     lines = [
-        f"{name}, {row.hw_queues} queues, concurrency level {row.concurrency_level}",
+        f"{name}, {plural(row.hw_queues, 'queue')}, concurrency level {row.concurrency_level}",
         f"TPOT {row.tpot_ms:.2f} ms (p10 {row.tpot_p10_ms:.2f}, p90 {row.tpot_p90_ms:.2f})",
         f"TTFT {row.ttft_ms:.1f} ms, {row.tokens_per_s:.1f} tokens/s{delta}",
         f"streams {row.stream_busy.concurrency:.3f}\N{MULTIPLICATION SIGN}",

@@ -76,8 +76,7 @@ def test_busy_bars_add_up_to_the_wall() -> None:
     covered, exposed, _idle = (list(t.x) for t in bars)
     assert covered == pytest.approx([1141.0, 112.994])
     assert exposed == pytest.approx([0.0, 48.406])
-    assert "main 1,141.0 ms + side 161.4 ms at 1.095×" in fig.layout.title.text
-    assert "70 % of side hidden" in fig.layout.title.text
+    assert "main 1,141.0 + side 161.4 ms at 1.095× on 1,561.1 ms wall, 70 % hidden" in fig.layout.title.text
     assert fig.layout.xaxis.title.text == "time (ms)"
     assert busy_headline(SEED).endswith("on 1,561.1 ms wall")
 
@@ -122,7 +121,9 @@ def test_occupancy_of_any_shape(steps: int, queues: int) -> None:
 def test_strips_draw_the_steps_as_they_are_and_long_records_in_means() -> None:
     short = occupancy(40, 2)
     fig = queue_occupancy_figure(short)
-    assert np.allclose(np.asarray(fig.data[1].y)[:-1], short.waiting[0])
+    assert np.allclose(np.asarray(fig.data[0].y)[:-1], short.waiting[0])
+    assert np.allclose(np.asarray(fig.data[1].customdata)[:-1, 0], short.running[0])
+    assert (np.asarray(fig.data[1].y) <= 0).all()
     assert np.allclose(np.asarray(fig.data[0].x), short.edges_ns - short.edges_ns[0])
     long = queue_occupancy_figure(occupancy(MOST_STEPS + 1, 2), bins=100)
     assert len(long.data[0].x) == 101
