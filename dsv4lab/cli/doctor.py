@@ -13,6 +13,7 @@ from dsv4lab import host
 from dsv4lab._version import __version__
 from dsv4lab.cli.base import Command
 from dsv4lab.cli.output import console, emit_json, table
+from dsv4lab.config.engine import THREE_POOL
 from dsv4lab.config.resolve import DeviceFacts, DeviceKind, ResolvedSettings, resolve
 from dsv4lab.env import VARIABLES, EnvSettings, read_env
 from dsv4lab.units import bytes_text
@@ -25,7 +26,6 @@ _READ_ON = {
     "gpu_max_hw_queues": (DeviceKind.CPU, DeviceKind.HIP),
     "cuda_device_max_connections": (DeviceKind.CUDA,),
     "use_aiter": (DeviceKind.HIP,),
-    "unified_kv_fp8": (DeviceKind.CUDA, DeviceKind.HIP),
 }
 """Where a variable that only some devices read is read."""
 
@@ -104,10 +104,10 @@ def warnings_of(
         if getattr(env, field) is not None and kind not in kinds:
             read_on = " and ".join(k.value for k in kinds)
             found.append(f"{VARIABLES[field]} is set, and is not read on {kind.value} (only on {read_on})")
-    backend = settings.attention_backend.value
-    if backend not in (None, "unified_kv_triton"):
+    backend, layout = settings.attention_backend.value, settings.kv_layout.value
+    if backend is not None and layout == THREE_POOL:
         variable = VARIABLES["flashmla_backend"]
-        found.append(f"{variable} is {backend}: this lab has the unified KV layout only, and ignores it")
+        found.append(f"{variable} is {backend}: engines keep their rows in the former three pools, in fp8")
     if not any(device["kind"] == kind for device in devices):
         found.append(f"there is no {kind.value} device here: its settings are shown as they would be")
     gpus = [device["name"] for device in devices if device["kind"] != DeviceKind.CPU]

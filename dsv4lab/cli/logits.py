@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsv4lab.cli.base import Command
-from dsv4lab.cli.model_args import PAGE, integers
+from dsv4lab.cli.model_args import PAGE, add_pool_arguments, given_pool_fields, integers
 from dsv4lab.cli.output import emit_json, progress, table
-from dsv4lab.config.engine import DTYPES, EngineConfig
+from dsv4lab.config.engine import DTYPES
 from dsv4lab.config.presets import PRESETS
 from dsv4lab.errors import RequestError, UsageError
 
@@ -40,6 +40,7 @@ class LogitsCommand(Command):
         model.add_argument("--checkpoint", type=Path, metavar="DIR", help="a checkpoint's folder")
         parser.add_argument("--seed", type=int, default=0, help="seed of synthetic weights (default: 0)")
         parser.add_argument("--dtype", choices=DTYPES, default="float32", help="number format (default: float32)")
+        add_pool_arguments(parser)
         parser.add_argument("--tokens", type=token_ids, required=True, metavar="5,9,12", help="token ids")
         parser.add_argument(
             "--chunks",
@@ -81,20 +82,23 @@ def token_ids(text: str) -> tuple[int, ...]:
 
 def _load(args: argparse.Namespace, tokens: int, largest: int) -> Runner:
     from dsv4lab.checkpoint.source import model_config, model_weights
+    from dsv4lab.engine.api import engine_config
     from dsv4lab.engine.runner import DTYPES as TORCH_DTYPES
     from dsv4lab.engine.runner import Runner
 
     name = args.preset if args.checkpoint is None else str(args.checkpoint)
     model = model_config(name)
     check_tokens(model, args.tokens)
-    config = EngineConfig(
+    config = engine_config(
         name,
+        plan="off",
         dtype=args.dtype,
         seed=args.seed,
         streams="serial",
         max_running_requests=1,
         max_total_tokens=-(-tokens // PAGE) * PAGE,
         chunked_prefill_size=largest,
+        **given_pool_fields(args),
     )
     return Runner(model, model_weights(name, model, args.seed, TORCH_DTYPES[args.dtype]), config)
 

@@ -6,8 +6,17 @@ import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from dsv4lab.config.engine import DTYPES, QUEUE_POLICIES, EngineConfig, OverlapSetting
+from dsv4lab.config.engine import (
+    DTYPES,
+    INDEX_CACHE_DTYPES,
+    KV_CACHE_DTYPES,
+    KV_LAYOUTS,
+    QUEUE_POLICIES,
+    EngineConfig,
+    OverlapSetting,
+)
 from dsv4lab.config.presets import PRESETS
 from dsv4lab.errors import PlanError, UsageError
 from dsv4lab.overlap.plan import resolve_plan
@@ -25,6 +34,24 @@ def add_model_arguments(parser: argparse.ArgumentParser, preset: str) -> None:
     model.add_argument("--checkpoint", type=Path, metavar="DIR", help="a checkpoint's folder instead of a preset")
     parser.add_argument("--seed", type=int, default=0, help="seed of synthetic weights and of the prompts (default: 0)")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="number format (default: float32)")
+    add_pool_arguments(parser)
+
+
+def add_pool_arguments(parser: argparse.ArgumentParser) -> None:
+    """``--kv-cache-dtype``, ``--index-cache-dtype`` and ``--kv-layout``: how the pool keeps its rows."""
+    parser.add_argument(
+        "--kv-cache-dtype", choices=KV_CACHE_DTYPES, help="format of KV rows (default: the environment's, or auto)"
+    )
+    parser.add_argument("--index-cache-dtype", choices=INDEX_CACHE_DTYPES, help="format of index keys (default: auto)")
+    parser.add_argument(
+        "--kv-layout", choices=KV_LAYOUTS, help="one pool, or the former three (default: the environment's, or unified)"
+    )
+
+
+def given_pool_fields(args: argparse.Namespace) -> dict[str, Any]:
+    """The engine's fields of :func:`add_pool_arguments` that were given; environment and defaults have the others."""
+    fields = {name: getattr(args, name) for name in ("kv_cache_dtype", "index_cache_dtype", "kv_layout")}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def add_load_arguments(parser: argparse.ArgumentParser, prompt_tokens: int, max_new_tokens: int) -> None:
@@ -81,6 +108,7 @@ def engine_config(
         side_streams=args.side_streams,
         max_running_requests=concurrency,
         max_total_tokens=2 * concurrency * pages * PAGE,
+        **given_pool_fields(args),
     )
 
 

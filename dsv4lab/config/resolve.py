@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
-from dsv4lab.config.engine import OverlapSetting
+from dsv4lab.config.engine import THREE_POOL, UNIFIED, OverlapSetting
 from dsv4lab.env import MAX_QUEUES, VARIABLES, EnvSettings
 from dsv4lab.errors import UsageError
 
@@ -19,6 +19,8 @@ T = TypeVar("T")
 API, CLI, DEFAULT = "api", "cli", "default"
 TOKEN_GATE, TOKEN_GATE_BLACKWELL = 64, 128
 HW_QUEUES, CUDA_CONNECTIONS = 4, 8
+UNIFIED_BACKEND = "unified_kv_triton"
+AUTO = "auto"
 
 
 class DeviceKind(StrEnum):
@@ -49,6 +51,9 @@ class Choices:
     attention_backend: str | None = None
     use_aiter: bool | None = None
     unified_kv_fp8: bool | None = None
+    kv_layout: str | None = None
+    kv_cache_dtype: str | None = None
+    index_cache_dtype: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,11 @@ class ResolvedSettings:
     attention_backend: Resolved[str | None]
     use_aiter: Resolved[bool]
     unified_kv_fp8: Resolved[bool]
+    kv_layout: Resolved[str]
+    """``unified``, unless the seeds' switch names another backend than ``unified_kv_triton``: then ``three_pool``."""
+    kv_cache_dtype: Resolved[str]
+    """Format of KV rows; ``auto`` leaves it to layout and model."""
+    index_cache_dtype: Resolved[str]
 
     def to_json(self) -> dict[str, dict[str, Any]]:
         """``{setting: {"value", "origin"}}``."""
@@ -87,6 +97,7 @@ def resolve(
     """Decide every setting for ``device``. Raises :class:`UsageError` naming a choice out of range."""
     asked = _Asked(api or Choices(), cli or Choices(), env)
     plan = _plan(device, asked)
+    layout = _kv_layout(asked)
     return ResolvedSettings(
         plan=plan,
         token_gate=_token_gate(device, asked, plan),
@@ -96,6 +107,9 @@ def resolve(
         attention_backend=asked.pick("attention_backend", None, "flashmla_backend"),
         use_aiter=asked.pick("use_aiter", False, "use_aiter"),
         unified_kv_fp8=asked.pick("unified_kv_fp8", False, "unified_kv_fp8"),
+        kv_layout=layout,
+        kv_cache_dtype=_kv_cache_dtype(asked, layout),
+        index_cache_dtype=asked.pick("index_cache_dtype", "auto"),
     )
 
 
@@ -169,6 +183,28 @@ def _hw_queues(device: DeviceFacts, asked: _Asked) -> Resolved[int]:
     variable = "cuda_device_max_connections" if on_cuda else "gpu_max_hw_queues"
     picked = asked.pick("hw_queues", CUDA_CONNECTIONS if on_cuda else HW_QUEUES, variable)
     return _in_range("hw_queues", picked, 1, MAX_QUEUES)
+
+
+def _kv_layout(asked: _Asked) -> Resolved[str]:
+    """An explicit layout, else the one that belongs to the attention backend."""
+    explicit = asked.explicit("kv_layout")
+    if explicit is not None:
+        return explicit
+    backend = asked.pick("attention_backend", None, "flashmla_backend")
+    if backend.value is None:
+        return Resolved(UNIFIED, DEFAULT)
+    return Resolved(UNIFIED if backend.value == UNIFIED_BACKEND else THREE_POOL, backend.origin)
+
+
+def _kv_cache_dtype(asked: _Asked, layout: Resolved[str]) -> Resolved[str]:
+    """An explicit format; else fp8 rows in a unified pool where the seeds' flag asks for them."""
+    explicit = asked.explicit("kv_cache_dtype")
+    if explicit is not None and explicit.value != AUTO:
+        return explicit
+    packed = asked.pick("unified_kv_fp8", False, "unified_kv_fp8")
+    if layout.value == UNIFIED and packed.value:
+        return Resolved("fp8", packed.origin)
+    return explicit or Resolved(AUTO, DEFAULT)
 
 
 def _in_range(name: str, setting: Resolved[Any], low: int, high: int | None) -> Resolved[Any]:

@@ -10,7 +10,7 @@ from dsv4lab.config.presets import PRESETS
 from dsv4lab.config.resolve import Choices
 from dsv4lab.engine.client import EngineClient
 from dsv4lab.engine.link import OnProgress, Patience
-from dsv4lab.engine.settings import plan_of, settings_for
+from dsv4lab.engine.settings import POOL_FIELDS, plan_of, settings_for
 from dsv4lab.env import read_env
 from dsv4lab.errors import UsageError
 from dsv4lab.overlap.plan import OverlapPlan
@@ -41,7 +41,9 @@ def engine_config(
     if name not in PRESETS and Path(name).is_dir():
         name = str(Path(name).resolve())  # the worker may be restarted from another directory
     checked = EngineConfig(name, device=device, **fields)
-    settings = settings_for(checked.device, read_env(), Choices(plan=asked, hw_queues=hw_queues))
+    rows = {field: fields.get(field) for field in POOL_FIELDS}
+    settings = settings_for(checked.device, read_env(), Choices(plan=asked, hw_queues=hw_queues, **rows))
+    fields |= {field: getattr(settings, field).value for field in POOL_FIELDS}
     return EngineConfig(name, device=device, plan=plan_of(settings), hw_queues=settings.hw_queues.value, **fields)
 
 

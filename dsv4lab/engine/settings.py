@@ -15,6 +15,9 @@ from dsv4lab.overlap.plan import resolve_plan
 
 _PLAN_FIELDS = ("multi_stream_overlap", "rocm_multi_stream")
 _QUEUE_FIELDS = ("gpu_max_hw_queues", "cuda_device_max_connections")
+_POOL_SWITCHES = ("flashmla_backend", "unified_kv_fp8")
+POOL_FIELDS = ("kv_layout", "kv_cache_dtype", "index_cache_dtype")
+"""Fields of the engine's configuration that say how the pool keeps its rows."""
 
 
 def device_facts(device: str) -> DeviceFacts:
@@ -35,7 +38,7 @@ def plan_of(settings: ResolvedSettings) -> OverlapSetting:
 
 
 def changed_by(changes: Mapping[str, str | None], config: EngineConfig) -> EngineConfig:
-    """``config`` with what ``changes`` say about plan and queues. Raises ``EnvError`` on a malformed variable."""
+    """``config`` with what ``changes`` say about plan, queues and pool. Raises ``EnvError`` on a malformed variable."""
     for name, value in changes.items():
         if not name or {"=", "\0"} & set(name) or "\0" in str(value) or type(value) not in (str, NoneType):
             raise EnvError(f"environment variable {name!r}={value!r}: it takes a name without '=' and a text or None")
@@ -45,4 +48,6 @@ def changed_by(changes: Mapping[str, str | None], config: EngineConfig) -> Engin
         config = replace(config, plan=plan_of(settings))
     if touched & set(_QUEUE_FIELDS):
         config = replace(config, hw_queues=settings.hw_queues.value)
+    if touched & set(_POOL_SWITCHES):
+        config = replace(config, kv_layout=settings.kv_layout.value, kv_cache_dtype=settings.kv_cache_dtype.value)
     return config

@@ -8,6 +8,8 @@ from dsv4lab.errors import UsageError
 
 OVERLAP = "SGLANG_OPT_USE_MULTI_STREAM_OVERLAP"
 MOE = "SGLANG_ROCM_USE_MULTI_STREAM"
+BACKEND = "SGLANG_HACK_FLASHMLA_BACKEND"
+UNIFIED_FP8 = "SGLANG_DSV4_UNIFIED_KV_FP8"
 CPU, CUDA, HIP = (DeviceFacts(kind) for kind in DeviceKind)
 
 TABLE = [
@@ -113,6 +115,39 @@ def test_remaining_names() -> None:
     assert settings.attention_backend == Resolved("unified_kv_triton", "env SGLANG_HACK_FLASHMLA_BACKEND")
     assert settings.use_aiter == Resolved(False, "cli")
     assert settings.unified_kv_fp8 == Resolved(True, "env SGLANG_DSV4_UNIFIED_KV_FP8")
+
+
+@pytest.mark.parametrize("device", [CPU, CUDA, HIP])
+@pytest.mark.parametrize(
+    ("environ", "layout", "dtype"),
+    [
+        ({}, ("unified", "default"), ("auto", "default")),
+        ({BACKEND: "unified_kv_triton"}, ("unified", f"env {BACKEND}"), ("auto", "default")),
+        ({BACKEND: "triton"}, ("three_pool", f"env {BACKEND}"), ("auto", "default")),
+        ({BACKEND: "auto"}, ("three_pool", f"env {BACKEND}"), ("auto", "default")),
+        ({UNIFIED_FP8: "1"}, ("unified", "default"), ("fp8", f"env {UNIFIED_FP8}")),
+        ({UNIFIED_FP8: "0"}, ("unified", "default"), ("auto", "default")),
+        ({UNIFIED_FP8: "1", BACKEND: "triton"}, ("three_pool", f"env {BACKEND}"), ("auto", "default")),
+    ],
+)
+def test_the_seeds_switches_choose_the_pool(
+    environ: dict[str, str], layout: tuple[str, str], dtype: tuple[str, str], device: DeviceFacts
+) -> None:
+    settings = resolve(device, read_env(environ))
+    assert settings.kv_layout == Resolved(*layout)
+    assert settings.kv_cache_dtype == Resolved(*dtype)
+    assert settings.index_cache_dtype == Resolved("auto", "default")
+
+
+def test_explicit_formats_win() -> None:
+    env = read_env({BACKEND: "triton", UNIFIED_FP8: "1"})
+    cli = Choices(kv_layout="unified", kv_cache_dtype="bf16", index_cache_dtype="fp4")
+    settings = resolve(HIP, env, cli=cli)
+    assert settings.kv_layout == Resolved("unified", "cli")
+    assert settings.kv_cache_dtype == Resolved("bf16", "cli")
+    assert settings.index_cache_dtype == Resolved("fp4", "cli")
+    auto = resolve(HIP, env, cli=Choices(kv_layout="unified", kv_cache_dtype="auto"))
+    assert auto.kv_cache_dtype == Resolved("fp8", f"env {UNIFIED_FP8}"), "auto leaves it to the environment"
 
 
 @pytest.mark.parametrize(
