@@ -147,7 +147,7 @@ def comparison(found: Comparison, top: int) -> None:
     table(
         ["side", "main busy", "side busy", "hidden", "concurrency", "wall"],
         [_side(found.a), _side(found.b)],
-        title=f"{clip(found.a.label, 30)} against {clip(found.b.label, 30)} ({found.aligned})",
+        title=f"{clip(found.a.label, 24)} against {clip(found.b.label, 24)} ({found.aligned})",
     )
     bars = [
         [bar.what, ns_text(bar.a_ns), ns_text(bar.b_ns), delta(bar.delta_ns)]
