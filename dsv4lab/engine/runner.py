@@ -18,11 +18,14 @@ from dsv4lab.kv.geometry import Geometry
 from dsv4lab.kv.metadata import BatchItem, Mode, build_metadata
 from dsv4lab.kv.pool import KvPool
 from dsv4lab.model.builder import Shape
+from dsv4lab.model.hyper_connection import STREAMS
 from dsv4lab.model.programs import Programs
+from dsv4lab.model.tap import TAPS
 from dsv4lab.model.transformer import list_forward, logits_view
 from dsv4lab.model.weights import Named, build_weights
 from dsv4lab.overlap.arena import Arena
 from dsv4lab.overlap.audit import Resources
+from dsv4lab.overlap.compile import CompiledProgram
 from dsv4lab.overlap.ops import Op, op_names
 from dsv4lab.overlap.plan import OverlapPlan, resolve_plan
 from dsv4lab.overlap.run_record import RunRecord
@@ -46,7 +49,8 @@ class ForwardResult:
 class Runner:
     """A model with its pool and its streams. Not thread-safe: one thread calls it.
 
-    ``tensors`` are the canonical weights (:mod:`dsv4lab.checkpoint.names`); they are consumed.
+    ``tensors`` are the canonical weights (:mod:`dsv4lab.checkpoint.names`); they are consumed. ``taps`` are layers
+    whose output a DSpark drafter reads.
 
     Raises:
         UnavailableError: a device that this backend does not run on.
@@ -54,7 +58,7 @@ class Runner:
 
     """
 
-    def __init__(self, model: ModelConfig, tensors: Named, config: EngineConfig) -> None:
+    def __init__(self, model: ModelConfig, tensors: Named, config: EngineConfig, taps: tuple[int, ...] = ()) -> None:
         if config.device != "cpu":
             raise UnavailableError(f"device {config.device!r} is not available here; it takes cpu")
         self.model = model
@@ -69,7 +73,8 @@ class Runner:
             self.pool.poison()
         self.weights = build_weights(model, tensors)
         self.arena = Arena(max(config.chunked_prefill_size, config.max_running_requests * config.verify_tokens))
-        self._programs = Programs(model, self.arena, self.pool, lambda b: list_forward(b, self.weights))
+        self._taps = taps
+        self._programs = Programs(model, self.arena, self.pool, lambda b: list_forward(b, self.weights, taps))
         self._tap: SelectionTap | None = None
         self._plan = resolve_plan("off")
         self._streams: Streams = SerialStreams()
@@ -77,9 +82,18 @@ class Runner:
         plan = resolve_plan(config.plan)
         self.set_plan(plan if config.side_streams is None else plan.fold(config.side_streams))
 
-    def forward(self, items: Sequence[BatchItem], mode: Mode) -> ForwardResult:
-        """Compute the items' tokens; ``logits`` hold one row per item, of its last token."""
-        return self._run(items, mode, all_rows=False)
+    def forward(self, items: Sequence[BatchItem], mode: Mode, *, all_rows: bool = False) -> ForwardResult:
+        """Compute the items' tokens; ``logits`` hold one row per item, of its last token, or with ``all_rows`` one per
+        token.
+        """
+        return self._run(items, mode, all_rows=all_rows)
+
+    def hidden_rows(self, tokens: int) -> torch.Tensor:
+        """What a drafter reads of the last forward's ``tokens`` flat tokens, copied.
+
+        ``[T, hc, D]`` output streams, or with taps ``[T, taps, D]``, the streams' means after those layers.
+        """
+        return self.arena.buffers[TAPS if self._taps else STREAMS][:tokens].clone()
 
     def all_logits(self, items: Sequence[BatchItem], mode: Mode) -> torch.Tensor:
         """As :meth:`forward`, with the logits of every token: float32 ``[T, vocab]``."""
@@ -116,6 +130,10 @@ class Runner:
             self._tap = None
         elif self._tap is None or self._tap.layer != layer:
             self._tap = SelectionTap(layer, self.arena)
+
+    def replay(self, compiled: CompiledProgram, arena: Arena) -> RunRecord:
+        """Run another program (a drafter's) on the same streams."""
+        return self._streams.run(compiled, arena)
 
     def reset_slot(self, slot: int) -> None:
         """Forget what an earlier request left in ``slot``."""

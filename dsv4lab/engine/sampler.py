@@ -13,11 +13,17 @@ from dsv4lab.engine.request import SamplingParams
 from dsv4lab.errors import EngineError
 
 _MASK = 2**63 - 1
+DRAFT_LANE, VERIFY_LANE = 1, 2  # noise of speculation, apart from that of plain sampling
 
 
 def uniform(seed: int, index: int) -> float:
     """A number of [0, 1) for the ``index``-th new token of a request with ``seed``: one Philox block each."""
     return float(np.random.Generator(np.random.Philox(key=seed, counter=index)).random())
+
+
+def uniforms(seed: int, index: int, lane: int, count: int) -> NDArray[np.float64]:
+    """``count`` numbers of [0, 1) for the ``index``-th new token of a request with ``seed``, in noise ``lane``."""
+    return np.random.Generator(np.random.Philox(key=seed, counter=[index, lane, 0, 0])).random(count)
 
 
 def derived_seed(engine_seed: int, number: int) -> int:
@@ -40,6 +46,14 @@ def sample(logits: NDArray[np.float32], params: SamplingParams, seed: int, index
     total = np.cumsum(weights)
     place = int(np.searchsorted(total, uniform(seed, index) * total[-1], side="right"))
     return int(tokens[min(place, len(tokens) - 1)])
+
+
+def distribution(logits: NDArray[np.float32], params: SamplingParams) -> NDArray[np.float64]:
+    """The probabilities that :func:`sample` draws from, float64 ``[vocab]``."""
+    tokens, weights = _candidates(logits, params)
+    dense = np.zeros(len(logits))
+    dense[tokens] = weights / weights.sum()
+    return dense
 
 
 def _candidates(logits: NDArray[np.float32], params: SamplingParams) -> tuple[NDArray[np.intp], NDArray[np.float64]]:

@@ -1,0 +1,113 @@
+"""Speculative decoding in the engine: draft, verify in one target forward, commit (dsv4-spec 7.2, 13.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dsv4lab.engine.request import SamplingParams
+from dsv4lab.engine.runner import ForwardResult, Runner
+from dsv4lab.engine.sampler import DRAFT_LANE, VERIFY_LANE, distribution, uniforms
+from dsv4lab.kv.metadata import BatchItem
+from dsv4lab.spec.draft import Anchor, Committed, Drafter, greedy_choice
+from dsv4lab.spec.stats import AcceptanceStats
+from dsv4lab.spec.verify import block_verify, chain_verify, draw, greedy_verify
+
+METHODS = {"chain": chain_verify, "block": block_verify}
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRequest:
+    """A decoding request: its last token ``item.tokens[0]`` is known and not yet in the pool.
+
+    ``generated`` numbers the next new token; with ``seed`` it fixes the noise.
+    """
+
+    item: BatchItem
+    sampling: SamplingParams
+    seed: int
+    generated: int
+
+
+class Speculator:
+    """Drafts, verifies and keeps the drafter in step with the target. Greedy requests get the target's own tokens."""
+
+    def __init__(self, runner: Runner, drafter: Drafter, method: str = "chain") -> None:
+        self._runner = runner
+        self._drafter = drafter
+        self._verify = METHODS[method]
+        self.stats = AcceptanceStats(drafter.drafts)
+
+    @property
+    def drafts(self) -> int:
+        """Draft tokens per request and step."""
+        return self._drafter.drafts
+
+    def observe_prefill(self, items: Sequence[BatchItem], following: Sequence[int]) -> None:
+        """Right after the target's prefill forward of ``items``; ``following`` is the token after each item's last."""
+        hidden = self._runner.hidden_rows(sum(len(i.tokens) for i in items))
+        committed, first = [], 0
+        for item, after in zip(items, following, strict=True):
+            n = len(item.tokens)
+            tokens = (*item.tokens[1:], after)
+            committed.append(Committed(item.slot, item.pages, item.start, tokens, hidden[first : first + n]))
+            first += n
+        self._drafter.observe(committed)
+
+    def decode(self, requests: Sequence[DraftRequest]) -> tuple[list[tuple[int, ...]], ForwardResult]:
+        """One step: per request the new tokens, 1 to ``drafts + 1``, of which all but the last are in the pool now."""
+        anchors = [Anchor(r.item.slot, r.item.pages, r.item.start, r.item.tokens[0]) for r in requests]
+        chosen: dict[tuple[int, int], NDArray[np.float64]] = {}
+
+        def choose(request: int, place: int, logits: NDArray[np.float32]) -> int:
+            r = requests[request]
+            if r.sampling.greedy:
+                return greedy_choice(request, place, logits)
+            q = chosen[request, place] = distribution(logits, r.sampling)
+            return draw(q, float(uniforms(r.seed, r.generated, DRAFT_LANE, place + 1)[place]))
+
+        proposal = self._drafter.propose(anchors, choose)
+        items = [
+            BatchItem(r.item.slot, r.item.pages, r.item.start, (r.item.tokens[0], *drafted))
+            for r, drafted in zip(requests, proposal.tokens, strict=True)
+        ]
+        result = self._runner.forward(items, "decode", all_rows=True)
+        width = self.drafts + 1
+        hidden = self._runner.hidden_rows(width * len(items)).unflatten(0, (len(items), width))  # type: ignore[no-untyped-call]
+        logits = result.logits.numpy().reshape(len(items), width, -1)
+        tokens = [
+            self._accept(r, logits[i], proposal.tokens[i], [chosen.get((i, p)) for p in range(self.drafts)])
+            for i, r in enumerate(requests)
+        ]
+        self._commit(items, tokens, hidden)
+        return tokens, result
+
+    def _accept(
+        self,
+        request: DraftRequest,
+        logits: NDArray[np.float32],
+        drafts: Sequence[int],
+        draft_rows: Sequence[NDArray[np.float64] | None],
+    ) -> tuple[int, ...]:
+        if request.sampling.greedy:
+            tokens = greedy_verify([int(t) for t in logits.argmax(-1)], drafts)
+        else:
+            target = np.stack([distribution(row, request.sampling) for row in logits])
+            draft = np.stack([row for row in draft_rows if row is not None])
+            noise = uniforms(request.seed, request.generated, VERIFY_LANE, 2 * len(drafts) + 2)
+            tokens = self._verify(target, draft, drafts, noise.tolist())
+        self.stats.count(len(tokens) - 1)
+        return tokens
+
+    def _commit(self, items: Sequence[BatchItem], tokens: Sequence[tuple[int, ...]], hidden: torch.Tensor) -> None:
+        """The anchor and the accepted drafts stand; each is followed by the next of the new tokens."""
+        self._drafter.observe(
+            [
+                Committed(item.slot, item.pages, item.start, new, hidden[i, : len(new)])
+                for i, (item, new) in enumerate(zip(items, tokens, strict=True))
+            ]
+        )
