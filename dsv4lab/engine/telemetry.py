@@ -13,6 +13,8 @@ from dsv4lab.engine.protocol import ForwardResult
 from dsv4lab.engine.scheduler import Scheduler, Step
 from dsv4lab.errors import EngineError
 from dsv4lab.overlap.run_record import timeline_of
+from dsv4lab.timeline.intervals import EMPTY, covered, merge
+from dsv4lab.timeline.program import MAIN
 from dsv4lab.timeline.records import StepRecord
 from dsv4lab.timeline.timeline import Timeline
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from dsv4lab.overlap.run_record import RunRecord
 
 LIVE_PERIOD_NS = 100_000_000
-RECENT_OPS = 4000
+RECENT_OPS = 2000
 MAX_RECORDED_STEPS = 4096
 
 
@@ -53,7 +55,7 @@ class StepFacts:
 
 def step_record(ran: Ran) -> StepRecord:
     """The record of one forward."""
-    summary = timeline_of([ran.record], barriers=False).stream_busy()
+    busy, hidden = busy_of(ran.record)
     return StepRecord(
         step=ran.step.number,
         mode=ran.step.mode,
@@ -63,10 +65,21 @@ def step_record(ran: Ran) -> StepRecord:
         dur_ns=ran.dur_ns,
         plan=ran.plan,
         hw_queues=ran.hw_queues,
-        busy_ns={s.stream: s.busy_ns for s in summary.streams},
-        hidden_ns=summary.hidden_ns,
+        busy_ns=busy,
+        hidden_ns=hidden,
         free_pages=ran.free_pages,
     )
+
+
+def busy_of(record: RunRecord) -> tuple[dict[str, int], int]:
+    """Busy time by stream, and how much of the side streams' lies under main's: as ``stream_busy`` of its timeline."""
+    places: dict[str, list[int]] = {stream: [] for stream in record.program.streams}
+    for place, op in enumerate(record.program.ops):
+        places[op.stream].append(place)
+    merged = {s: merge(record.start_ns[rows], record.end_ns[rows]) for s, rows in places.items()}
+    main = merged.get(MAIN, EMPTY)
+    hidden = sum(int(covered(main, *union).sum()) for stream, union in merged.items() if stream != MAIN)
+    return {stream: union.length for stream, union in merged.items()}, hidden
 
 
 def timeline(rans: list[Ran], meta: Mapping[str, Any]) -> Timeline:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     RunnerFactory = Callable[[EngineConfig, Callable[[str], None]], tuple[ModelRunner, ModelConfig]]
 
 DEFAULT_FACTORY = "dsv4lab.engine.factory:make_runner"
-EXIT_GRACE_S = 10.0
+EXIT_GRACE_S = 5.0
 PARENT_POLL_S = 1.0
 
 

@@ -49,6 +49,14 @@ def gate(tmp_path: Path) -> Iterator[tuple[str, Callable[[], None]]]:
     os.close(ends[0])
 
 
+@pytest.fixture
+def reborn(client: EngineClient) -> EngineClient:
+    """The file's client, whatever the last test did to its worker and its settings."""
+    if not client.alive:
+        client.restart()
+    return client
+
+
 def test_an_unknown_model_is_the_same_error_as_without_a_process() -> None:
     with pytest.raises(ConfigError, match="'no-such-model' is neither a preset"):
         lab.open("no-such-model")
@@ -75,8 +83,8 @@ def test_a_start_that_takes_too_long_is_given_up(fake: OpenFake, gone: Callable[
         fake(patience=replace(PATIENCE, start_s=0.01))
 
 
-def test_killing_the_worker_is_an_error_and_one_call_restarts_it(fake: OpenFake) -> None:
-    client = fake()
+def test_killing_the_worker_is_an_error_and_one_call_restarts_it(reborn: EngineClient) -> None:
+    client = reborn
     before = client.generate([30, 31], max_new_tokens=5)
     deaths: list[LabError] = []
     dead = threading.Event()
@@ -105,31 +113,29 @@ def test_killing_the_worker_is_an_error_and_one_call_restarts_it(fake: OpenFake)
     assert client.status()["error"] is None
 
 
-def test_a_worker_that_exits_tells_its_code_and_last_words(fake: OpenFake) -> None:
-    client = fake()
+def test_a_worker_that_exits_tells_its_code_and_last_words(reborn: EngineClient) -> None:
+    client = reborn
     with pytest.raises(WorkerDiedError, match=r"exit code 7; its last lines were:\n(.*\n)*  last of the last words"):
         client.generate([[30], [EXIT]], max_new_tokens=500)
     with pytest.raises(WorkerDiedError, match="last of the last words"):
         client.set_plan("hip")
-    client.restart()
-    assert client.alive
 
 
 def test_a_malformed_message_of_the_worker_ends_the_connection_with_one_error(
-    fake: OpenFake, gone: Callable[[int], bool]
+    reborn: EngineClient, gone: Callable[[int], bool]
 ) -> None:
-    client = fake()
+    client = reborn
     pid = client.pid
     assert pid is not None
     with pytest.raises(EngineError, match=r"^malformed message: "):
         client.generate([GARBAGE], max_new_tokens=500)
     assert gone(pid)
-    client.restart()
-    assert client.alive
 
 
-def test_a_malformed_message_to_the_worker_ends_it_with_one_error(fake: OpenFake, gone: Callable[[int], bool]) -> None:
-    client = fake()
+def test_a_malformed_message_to_the_worker_ends_it_with_one_error(
+    reborn: EngineClient, gone: Callable[[int], bool]
+) -> None:
+    client = reborn
     pid, handle = client.pid, client.submit([30], max_new_tokens=15_000)
     assert pid is not None
     session: Any = client._link._session
@@ -192,8 +198,8 @@ def test_requests_in_flight_go_on_in_the_new_worker(
     assert client.status()["in_flight"] == 0
 
 
-def test_settings_and_watchers_outlive_a_restart(fake: OpenFake) -> None:
-    client = fake()
+def test_settings_and_watchers_outlive_a_restart(reborn: EngineClient) -> None:
+    client = reborn
     seen = threading.Event()
     client.set_plan("hip")
     client.set_side_streams(1)
@@ -204,8 +210,8 @@ def test_settings_and_watchers_outlive_a_restart(fake: OpenFake) -> None:
     assert seen.wait(WAIT_S)
 
 
-def test_a_setting_that_is_refused_keeps_the_worker(fake: OpenFake) -> None:
-    client = fake()
+def test_a_setting_that_is_refused_keeps_the_worker(reborn: EngineClient) -> None:
+    client = reborn
     pid = client.pid
     with pytest.raises(ConfigError, match="hw_queues: got 99"):
         client.set_hw_queues(99)
@@ -217,8 +223,8 @@ def test_a_setting_that_is_refused_keeps_the_worker(fake: OpenFake) -> None:
     assert client.generate([30], max_new_tokens=2).tokens
 
 
-def test_environment_variables_are_set_for_the_new_worker(fake: OpenFake) -> None:
-    client = fake()
+def test_environment_variables_are_set_for_the_new_worker(reborn: EngineClient) -> None:
+    client = reborn
     client.set_env({"GPU_MAX_HW_QUEUES": "6", "FAKE_NOTE": "hello", "SGLANG_OPT_USE_MULTI_STREAM_OVERLAP": "1"})
     op = client.ops()[0]
     assert (op["queues"], op["note"], client.hw_queues, client.plan.name) == ("6", "hello", 6, "hip")
@@ -227,8 +233,8 @@ def test_environment_variables_are_set_for_the_new_worker(fake: OpenFake) -> Non
     assert client.hw_queues == 6
 
 
-def test_a_restart_that_fails_ends_requests_and_can_be_tried_again(fake: OpenFake) -> None:
-    client = fake()
+def test_a_restart_that_fails_ends_requests_and_can_be_tried_again(reborn: EngineClient) -> None:
+    client = reborn
     handle = client.submit([30], max_new_tokens=15_000)
     with pytest.raises(CheckpointError, match=r"embed.weight is missing"):
         client.set_env({"FAKE_NO_WEIGHTS": "1"})
@@ -241,8 +247,8 @@ def test_a_restart_that_fails_ends_requests_and_can_be_tried_again(fake: OpenFak
     assert client.generate([30], max_new_tokens=2).tokens
 
 
-def test_a_restart_may_be_asked_from_a_callback(fake: OpenFake) -> None:
-    client = fake()
+def test_a_restart_may_be_asked_from_a_callback(reborn: EngineClient) -> None:
+    client = reborn
     done = threading.Event()
 
     def restart(_token: int) -> None:
@@ -255,8 +261,8 @@ def test_a_restart_may_be_asked_from_a_callback(fake: OpenFake) -> None:
     assert done.wait(WAIT_S)
 
 
-def test_a_load_goes_on_after_a_restart_and_ends_with_a_crash(fake: OpenFake) -> None:
-    client = fake()
+def test_a_load_goes_on_after_a_restart_and_ends_with_a_crash(reborn: EngineClient) -> None:
+    client = reborn
     client.start_load(2, prompt_tokens=10, max_new_tokens=30)
     client.restart()
     assert len(client.profile(steps=3).steps) == 3
@@ -334,6 +340,22 @@ def test_no_worker_outlives_its_parent(end: str, gone: Callable[[int], bool]) ->
         if "fork" in end:
             os.killpg(parent.pid, signal.SIGKILL)
         parent.stdout.close()
+
+
+def test_a_worker_that_hangs_does_not_outlive_its_parent_either(
+    gate: tuple[str, Callable[[], None]], gone: Callable[[int], bool]
+) -> None:
+    code = """
+import os, sys
+from tests.engine.conftest import open_fake
+client = open_fake(environ={"FAKE_GATE": sys.argv[1]})
+client.submit([14], max_new_tokens=5)
+print(client.pid, flush=True)
+os._exit(0)
+"""
+    env = {**os.environ, "PYTHONPATH": worker_path()}
+    parent = subprocess.run([sys.executable, "-c", code, gate[0]], capture_output=True, env=env, cwd=ROOT, check=True)
+    assert gone(int(parent.stdout))
 
 
 def test_requests_are_checked_against_the_new_workers_limits(fake: OpenFake) -> None:

@@ -90,7 +90,10 @@ def test_a_profile_shows_the_program_that_ran(client: EngineClient) -> None:
     assert timeline.meta["manifest"]["settings"]["plan"] == "hip"
     kernels = int(timeline.busy_mask.sum())
     assert kernels == 3 * len(profile.program.ops)
-    assert timeline.stream_busy().sum_busy_ns == sum(sum(s.busy_ns.values()) for s in profile.steps)
+    for step in profile.steps:
+        busy = timeline.select(timeline.step == step.step).stream_busy(main="main")
+        assert {s.stream: s.busy_ns for s in busy.streams} == step.busy_ns
+        assert busy.hidden_ns == step.hidden_ns > 0
     assert client.program("decode", 2) == profile.program
     assert {op["name"] for op in client.ops()} >= {"embed", "moe.shared"}
 
