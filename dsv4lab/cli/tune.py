@@ -15,6 +15,7 @@ from dsv4lab.cli import model_args
 from dsv4lab.cli.base import Command
 from dsv4lab.cli.output import console, emit_json, note, progress, table
 from dsv4lab.config.engine import EngineConfig
+from dsv4lab.errors import EngineError
 
 if TYPE_CHECKING:
     from dsv4lab.tuning.session import SessionResult
@@ -64,17 +65,21 @@ class TuneCommand(Command):
         space = _space(args)
         config = model_args.engine_config(args, max(space.concurrency), plan="off", hw_queues=space.hw_queues[0])
         folder = _folder(args)
-        with progress(load_count(space), "starting") as advance:
-            result = run_session(
-                space,
-                config,
-                folder,
-                open_target=_open,
-                tell=lambda loads, text: advance(loads, note=f"{text:<{_LABEL}}"),
-                resume=args.resume,
-            )
-            advance(0, note=f"{'writing the report':<{_LABEL}}")
-            report = write_report(result)
+        try:
+            with progress(load_count(space), "starting") as advance:
+                result = run_session(
+                    space,
+                    config,
+                    folder,
+                    open_target=_open,
+                    tell=lambda loads, text: advance(loads, note=f"{text:<{_LABEL}}"),
+                    resume=args.resume,
+                )
+                advance(0, note=f"{'writing the report':<{_LABEL}}")
+                report = write_report(result)
+        except (KeyboardInterrupt, EngineError):
+            note(f"what was measured so far is kept: the same command with --out {folder} --resume goes on")
+            raise
         if args.json:
             emit_json({**result.to_json(), "report": str(report)})
         else:
