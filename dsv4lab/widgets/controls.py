@@ -27,6 +27,7 @@ class Controls:
 
     def __init__(self, plans: Sequence[str], policies: Sequence[str], kinds: Sequence[str], limits: Any) -> None:
         """``kinds`` are the layer kinds by layer, for the query picker; ``limits`` those of the client."""
+        self.following = False
         self.plan = widgets.Dropdown(options=list(plans), description="plan", style=_WIDTH, layout=_layout("170px"))
         self.side_streams = widgets.Dropdown(
             options=[("as the plan says", 0), ("1", 1), ("2", 2), ("3", 3)],
@@ -107,6 +108,8 @@ class Controls:
         for control in (self.plan, self.side_streams, self.policy, self.concurrency, self.prompt_tokens, self.decode):
             control.disabled = locked
         self.queues.disabled = locked
+        if locked:
+            self.apply_queues.disabled = True
 
     def show_decoding(self, on: bool) -> None:
         """Make the decode button say what it will do next."""
@@ -131,9 +134,13 @@ class Controls:
 
     def offer(self, control: Any, value: object) -> None:
         """Set ``control`` to ``value``, adding it to the options if it is not among them."""
-        if value not in _values(control.options):
-            control.options = [*control.options, value]
-        control.value = value
+        self.following = True  # new options make ipywidgets pick the first of them for a moment
+        try:
+            if value not in _values(control.options):
+                control.options = [*control.options, value]
+            control.value = value
+        finally:
+            self.following = False
 
 
 def _values(options: Iterable[Any]) -> list[Any]:

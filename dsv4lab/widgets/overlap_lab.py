@@ -39,12 +39,14 @@ class OverlapLab(View):
     """
 
     OPTIONS = ("plans", "theme", "concurrency", "prompt_tokens")
+    _endings: tuple[Callable[[], None], ...] = ()  # widgets are closed when they are deleted, even half made
 
     def __init__(self, client: EngineClient, *, _threaded: bool = True, **options: Any) -> None:
         super().__init__(**options)
         self.client = client
         self._plans = _known_plans(client, options.get("plans", ()))
         self._decoding = False
+        self._hw_queues = 0  # as last seen; a choice that was not applied yet stays until the engine's number changes
         self._seen = False
         self._pool_at = float("-inf")
         kinds = [_KINDS[ratio] for ratio in client.model_config.compress_ratios]
@@ -64,7 +66,7 @@ class OverlapLab(View):
         self._feed = Feed(self._pump.touch)
         self._sync()
         self._wire()
-        self._endings = [client.on_step(self._feed.take), client.on_exit(self._on_exit)]
+        self._endings = (client.on_step(self._feed.take), client.on_exit(self._on_exit))
         self.pictures.board._view_count = 0  # asks the front end to count its views
         if _threaded:
             self._pump.start()
@@ -72,19 +74,21 @@ class OverlapLab(View):
 
     def close(self) -> None:
         """End the view and the load that it started. The client goes on."""
-        for end in self._endings:
+        endings, self._endings = self._endings, ()
+        for end in endings:
             end()
-        self._pump.close()
-        if self._decoding and self.client.alive:
-            self.client.stop_load()
+        if endings:
+            self._pump.close()
+            if self._decoding and self.client.alive:
+                self.client.stop_load()
         super().close()
 
     def _wire(self) -> None:
         c = self.controls
-        c.plan.observe(self._when(lambda v: self.client.plan.name, self._set_plan), "value")
-        c.side_streams.observe(self._when(lambda v: self.client.side_streams or 0, self._set_side_streams), "value")
-        c.policy.observe(self._when(lambda v: self.client.config.queue_policy, self.client.set_queue_policy), "value")
-        c.decode.observe(self._when(lambda v: self._decoding, self._set_decoding), "value")
+        c.plan.observe(self._when(lambda: self.client.plan.name, self._set_plan), "value")
+        c.side_streams.observe(self._when(lambda: self.client.side_streams or 0, self._set_side_streams), "value")
+        c.policy.observe(self._when(lambda: self.client.config.queue_policy, self.client.set_queue_policy), "value")
+        c.decode.observe(self._when(lambda: self._decoding, self._set_decoding), "value")
         for load in (c.concurrency, c.prompt_tokens):
             load.observe(lambda change: self._do(self._reload) if self._decoding else None, "value")
         c.queues.observe(lambda change: c.show_queues(self.client.hw_queues), "value")
@@ -95,11 +99,11 @@ class OverlapLab(View):
         c.freeze.observe(lambda change: self._pump.touch(), "value")
         c.reads.observe(lambda change: self._do(self._draw_pool), "value")
 
-    def _when(self, actual: Callable[[Any], Any], act: Callable[[Any], None]) -> Callable[[dict[str, Any]], None]:
+    def _when(self, actual: Callable[[], Any], act: Callable[[Any], None]) -> Callable[[dict[str, Any]], None]:
         """An observer that acts unless the engine is that way already, as it is when a control follows the engine."""
 
         def observer(change: dict[str, Any]) -> None:
-            if change["new"] != actual(change["new"]):
+            if not self.controls.following and change["new"] != actual():
                 self._do(lambda: act(change["new"]))
 
         return observer
@@ -172,7 +176,8 @@ class OverlapLab(View):
         c.show_decoding(self._decoding)
         c.restart.layout.display = "none" if client.alive else None
         c.lock(not client.alive)
-        if c.apply_queues.disabled:
+        if self._hw_queues != client.hw_queues:
+            self._hw_queues = client.hw_queues
             c.offer(c.queues, client.hw_queues)
         c.show_queues(client.hw_queues)
 

@@ -68,12 +68,8 @@ class Pictures:
 
 def per_forward(summary: BusySummary, forwards: int) -> BusySummary:
     """The mean of ``forwards`` forwards, so that records of different length can stand beside each other."""
-    streams = tuple(
-        replace(
-            s, busy_ns=s.busy_ns // forwards, sum_dur_ns=s.sum_dur_ns // forwards, hidden_ns=s.hidden_ns // forwards
-        )
-        for s in summary.streams
-    )
+    parts = ("busy_ns", "sum_dur_ns", "hidden_ns")
+    streams = tuple(replace(s, **{part: getattr(s, part) // forwards for part in parts}) for s in summary.streams)
     return replace(
         summary,
         wall_ns=summary.wall_ns // forwards,

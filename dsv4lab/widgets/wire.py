@@ -67,7 +67,7 @@ def _array(array: NDArray[Any], buffers: list[bytes]) -> Any:
     if array.dtype.kind not in "biuf":
         return encoded(array.tolist(), buffers)
     if array.dtype.name not in _KEPT:
-        fits = array.dtype.kind in "iu" and (
+        fits = array.dtype.kind in "biu" and (
             not array.size or (array.min() >= _INT32.min and array.max() <= _INT32.max)
         )
         array = array.astype(np.int32 if fits else np.float64)
