@@ -20,6 +20,7 @@ COMMANDS = {
     "kernels": "dsv4lab.cli.kernels:KernelsCommand",
     "lab": "dsv4lab.cli.lab:LabCommand",
     "logits": "dsv4lab.cli.logits:LogitsCommand",
+    "memory": "dsv4lab.cli.memory:MemoryCommand",
     "run": "dsv4lab.cli.run:RunCommand",
     "selfcheck": "dsv4lab.cli.selfcheck:SelfcheckCommand",
     "trace": "dsv4lab.cli.trace:TraceCommand",
