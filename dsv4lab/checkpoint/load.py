@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 
 from dsv4lab.checkpoint.decode import decode_fp4, decode_fp8
+from dsv4lab.checkpoint.draft import DraftKind, detect_draft_kind, expected_draft_tensors
 from dsv4lab.checkpoint.match import FP4, FP8, Source, match
 from dsv4lab.checkpoint.names import Role, TensorSpec, expected_tensors
 from dsv4lab.checkpoint.shards import Shards, StoredTensor
+from dsv4lab.checkpoint.spelling import canonical_name
 from dsv4lab.config.model import ModelConfig
 from dsv4lab.errors import CheckpointError
 
@@ -27,17 +29,43 @@ def load_weights(
     weights are decoded. Draft layers are left out. Raises :class:`CheckpointError` naming file and tensor; names,
     shapes and dtypes are all checked before the first tensor is read.
     """
-    expected = expected_tensors(config)
     with Shards(directory) as shards:
         sources = match(shards.directory, shards.tensors, config)
-        reader = _Reader(shards)
-        weights: dict[str, torch.Tensor] = {}
-        # File by file, and a packed tensor read once for all its experts.
-        order = sorted(sources, key=lambda name: (str(sources[name].stored.file), sources[name].stored.name))
-        for done, name in enumerate(order, start=1):
-            weights[name] = _finish(reader.values(sources[name]), sources[name], expected[name], config, dtype)
-            if progress is not None:
-                progress(done, len(order))
+        return _read(shards, sources, expected_tensors(config), config, dtype, progress)
+
+
+def load_draft_weights(
+    directory: str | Path, config: ModelConfig, kind: DraftKind, dtype: torch.dtype = torch.float32
+) -> dict[str, torch.Tensor]:
+    """The drafter's tensors (``mtp.*``) as :func:`load_weights` gives the model's.
+
+    Raises :class:`CheckpointError` if the checkpoint carries another drafter, or none: the names tell.
+    """
+    with Shards(directory) as shards:
+        found = detect_draft_kind(canonical_name(name) for name in shards.tensors)
+        if found != kind:
+            raise CheckpointError(f"{directory}: holds {found or 'no'} draft layers, not those of {kind}")
+        expected = expected_draft_tensors(config, kind)
+        sources = match(shards.directory, shards.tensors, config, expected)
+        return _read(shards, sources, expected, config, dtype)
+
+
+def _read(
+    shards: Shards,
+    sources: Mapping[str, Source],
+    expected: Mapping[str, TensorSpec],
+    config: ModelConfig,
+    dtype: torch.dtype,
+    progress: Progress | None = None,
+) -> dict[str, torch.Tensor]:
+    reader = _Reader(shards)
+    weights: dict[str, torch.Tensor] = {}
+    # File by file, and a packed tensor read once for all its experts.
+    order = sorted(sources, key=lambda name: (str(sources[name].stored.file), sources[name].stored.name))
+    for done, name in enumerate(order, start=1):
+        weights[name] = _finish(reader.values(sources[name]), sources[name], expected[name], config, dtype)
+        if progress is not None:
+            progress(done, len(order))
     return {name: weights[name] for name in expected}
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from dsv4lab.checkpoint.names import Role, TensorSpec, expected_tensors
 from dsv4lab.checkpoint.shards import StoredTensor
-from dsv4lab.checkpoint.spelling import canonical_name, is_draft
+from dsv4lab.checkpoint.spelling import canonical_name, is_draft, is_shared_copy
 from dsv4lab.config.model import ModelConfig
 from dsv4lab.errors import CheckpointError
 
@@ -42,14 +42,22 @@ class Source:
         return (*shape[:-1], shape[-1] * 2) if self.stored.dtype in ("I8", "U8") else shape
 
 
-def match(directory: Path, tensors: Mapping[str, StoredTensor], config: ModelConfig) -> dict[str, Source]:
-    """Canonical name to source, in canonical order; :class:`CheckpointError` on what is missing, extra or misshapen."""
-    expected = expected_tensors(config)
+def match(
+    directory: Path,
+    tensors: Mapping[str, StoredTensor],
+    config: ModelConfig,
+    draft: Mapping[str, TensorSpec] | None = None,
+) -> dict[str, Source]:
+    """Canonical name to source, in canonical order; :class:`CheckpointError` on what is missing, extra or misshapen.
+
+    The model's own tensors, or with ``draft`` (what a drafter of some kind has) those of the draft layers.
+    """
+    expected = expected_tensors(config) if draft is None else draft
     sources: dict[str, Source] = {}
     scales: dict[str, StoredTensor] = {}
     for stored in tensors.values():
         name = canonical_name(stored.name)
-        if is_draft(name):
+        if is_draft(name) != (draft is not None) or is_shared_copy(name):
             continue
         if name.endswith(".scale"):
             _add(scales, f"{name.removesuffix('.scale')}.weight", stored, stored)

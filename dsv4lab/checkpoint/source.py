@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 
-from dsv4lab.checkpoint.load import Progress, load_weights
+from dsv4lab.checkpoint.draft import DraftKind, random_draft_weights
+from dsv4lab.checkpoint.load import Progress, load_draft_weights, load_weights
 from dsv4lab.checkpoint.names import Role, TensorSpec, expected_tensors
 from dsv4lab.checkpoint.synthetic import random_weights
 from dsv4lab.config.from_json import load_model_config
@@ -43,6 +44,15 @@ def model_weights(
             f"this machine has {have / 1e9:.1f} GB of memory"
         )
     return random_weights(config, seed, dtype)
+
+
+def draft_weights(
+    model: str, config: ModelConfig, kind: DraftKind, seed: int, dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """The drafter's weights: synthetic ones from a seed of their own for a preset, else those on disk."""
+    if model in PRESETS:
+        return random_draft_weights(config, kind, seed, dtype)
+    return load_draft_weights(model, config, kind, dtype)
 
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:

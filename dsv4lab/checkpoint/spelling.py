@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 _LAYER = re.compile(r"((?:layers|mtp)\.\d+)\.(.+)")
+_SHARED_COPY = re.compile(r"mtp\.\d+\.(?:emb\.tok_emb|embed|head)\.weight")
 _Rules = tuple[tuple[re.Pattern[str], str], ...]
 
 
@@ -93,6 +94,11 @@ def canonical_name(raw: str) -> str:
 def is_draft(canonical: str) -> bool:
     """Whether the tensor belongs to a draft layer, which the main model does without."""
     return canonical.startswith("mtp.")
+
+
+def is_shared_copy(canonical: str) -> bool:
+    """Whether a draft layer repeats the model's embedding or head, which it shares (dsv4-spec 9.1)."""
+    return _SHARED_COPY.fullmatch(canonical) is not None
 
 
 def saved_name(canonical: str) -> str:

@@ -14,6 +14,7 @@ from dsv4lab.config.engine import (
     KV_CACHE_DTYPES,
     KV_LAYOUTS,
     QUEUE_POLICIES,
+    SPECULATIVE,
     EngineConfig,
     OverlapSetting,
 )
@@ -88,6 +89,29 @@ def add_stream_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_speculation_arguments(parser: argparse.ArgumentParser) -> None:
+    """``--speculative``, ``--draft-tokens`` and ``--draft-seed``."""
+    parser.add_argument(
+        "--speculative", choices=SPECULATIVE, default="off", help="decode with a drafter (default: off)"
+    )
+    parser.add_argument(
+        "--draft-tokens",
+        type=positive("--draft-tokens"),
+        metavar="N",
+        help="drafts per step; the verify width is one more (default: 3 for mtp, the whole block for dspark)",
+    )
+    parser.add_argument(
+        "--draft-seed", type=int, metavar="N", help="seed of a synthetic drafter (default: one more than --seed)"
+    )
+
+
+def given_speculation_fields(args: argparse.Namespace) -> dict[str, Any]:
+    """Engine fields of the options of :func:`add_speculation_arguments`, where a command has them."""
+    return {name: getattr(args, name, None) for name in ("draft_tokens", "draft_seed")} | {
+        "speculative": getattr(args, "speculative", "off")
+    }
+
+
 def engine_config(
     args: argparse.Namespace, concurrency: int, plan: OverlapSetting | None, hw_queues: int | None
 ) -> EngineConfig:
@@ -109,6 +133,7 @@ def engine_config(
         max_running_requests=concurrency,
         max_total_tokens=2 * concurrency * pages * PAGE,
         **given_pool_fields(args),
+        **given_speculation_fields(args),
     )
 
 

@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from dsv4lab.cli import model_args
 from dsv4lab.cli.base import Command
-from dsv4lab.cli.output import console, emit_json, progress, table
+from dsv4lab.cli.output import console, emit_json, note, progress, table
 from dsv4lab.errors import EngineError
 from dsv4lab.units import ns_text, ratio_text
 
@@ -30,6 +30,7 @@ class RunCommand(Command):
         "dsv4lab run --preset tiny",
         "dsv4lab run --preset demo --concurrency 4 --plan hip --hw-queues 2",
         "dsv4lab run --concurrency 4 --prompt-tokens 300 --max-new-tokens 32 --plan hip --hw-queues 4 --json",
+        "dsv4lab run --preset tiny --speculative mtp --draft-tokens 3 --json",
         "dsv4lab run --checkpoint path/to/model --plan my-plan.json --prompt-tokens 64",
     )
 
@@ -55,26 +56,31 @@ class RunCommand(Command):
             help="hardware queues (default: GPU_MAX_HW_QUEUES, else 4)",
         )
         model_args.add_stream_arguments(parser)
+        model_args.add_speculation_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Run it. JSON: ``tokens``, ``ttft_ms``, ``tpot_ms``, ``concurrency_level``, ``plan``, ``hw_queues``,
-        ``stream_busy`` (as ``trace summary``), ``tokens_per_s``.
+        ``stream_busy`` (as ``trace summary``), ``tokens_per_s``; with a drafter ``accepted_per_step`` too.
         """
         config = model_args.engine_config(
             args, args.concurrency, plan=model_args.plan_setting(args.plan), hw_queues=args.hw_queues
         )
-        result = _load(config, args)
+        result, accepted = _load(config, args)
         if result.timeline is None:
             raise EngineError("the load recorded no forwards")
         busy: BusySummary = result.timeline.stream_busy()
         if args.json:
-            emit_json(_document(result, busy, config, args.concurrency))
+            document = _document(result, busy, config, args.concurrency)
+            emit_json(document if accepted is None else document | {"accepted_per_step": accepted})
         else:
             _print(result, busy, config, args.concurrency)
+            if accepted is not None:
+                note(f"{config.speculative}: {accepted:.2f} drafts accepted per step")
         return 0
 
 
-def _load(config: EngineConfig, args: argparse.Namespace) -> GenerateResult:
+def _load(config: EngineConfig, args: argparse.Namespace) -> tuple[GenerateResult, float | None]:
+    """The load's result, and with a drafter the mean number of drafts accepted in a verify step."""
     from dsv4lab.engine.client import EngineClient
 
     with (
@@ -82,7 +88,7 @@ def _load(config: EngineConfig, args: argparse.Namespace) -> GenerateResult:
         EngineClient(config, progress=lambda _fraction, stage: advance(0, note=stage)) as client,
     ):
         advance(0, note="generating")
-        return client.load(
+        result = client.load(
             args.concurrency,
             args.prompt_tokens,
             args.max_new_tokens,
@@ -90,6 +96,8 @@ def _load(config: EngineConfig, args: argparse.Namespace) -> GenerateResult:
             profile=True,
             on_token=lambda _place, _token: advance(1),
         )
+        speculation = client.status().get("speculation")
+        return result, None if speculation is None else float(speculation["accepted_per_step"])
 
 
 def _document(result: GenerateResult, busy: BusySummary, config: EngineConfig, concurrency: int) -> dict[str, Any]:

@@ -20,6 +20,8 @@ INDEX_CACHE_DTYPES = ("auto", "float32", "bf16", "fp8", "fp4")
 UNIFIED, THREE_POOL = "unified", "three_pool"
 KV_LAYOUTS = (UNIFIED, THREE_POOL)
 MAX_VERIFY_TOKENS = 64
+SPECULATIVE = ("off", "mtp", "dspark")
+VERIFICATIONS = ("chain", "block")
 
 OverlapSetting = str | Mapping[str, Any]
 """Name of a plan preset, or a plan as ``OverlapPlan.to_json`` writes it; the overlap package checks what is inside."""
@@ -58,6 +60,14 @@ class EngineConfig:
     """One pool of rows per layer, or the former three pools of fp8 pages."""
     verify_tokens: int = 1
     """Most tokens of one request in a decode step (the verify width of speculation); rings are sized for it."""
+    speculative: str = "off"
+    """The drafter: off, mtp or dspark. The engine sets ``verify_tokens`` to one more than its drafts."""
+    draft_tokens: int | None = None
+    """Drafts per request and step; None: 3 for mtp, the whole block for dspark."""
+    draft_seed: int | None = None
+    """Seed of a synthetic drafter; None: one more than ``seed``. The model's weights do not depend on it."""
+    verification: str = "chain"
+    """How drafts of requests that sample are accepted: chain or block."""
 
     def __post_init__(self) -> None:
         checks.text(_SOURCE, "model", self.model, "a preset name or a checkpoint directory")
@@ -83,6 +93,12 @@ class EngineConfig:
         checks.choice(_SOURCE, "index_cache_dtype", self.index_cache_dtype, INDEX_CACHE_DTYPES)
         checks.choice(_SOURCE, "kv_layout", self.kv_layout, KV_LAYOUTS)
         checks.integer(_SOURCE, "verify_tokens", self.verify_tokens, 1, MAX_VERIFY_TOKENS)
+        checks.choice(_SOURCE, "speculative", self.speculative, SPECULATIVE)
+        if self.draft_tokens is not None:
+            checks.integer(_SOURCE, "draft_tokens", self.draft_tokens, 1, MAX_VERIFY_TOKENS - 1)
+        if self.draft_seed is not None:
+            checks.integer(_SOURCE, "draft_seed", self.draft_seed, 0, 2**63 - 1)
+        checks.choice(_SOURCE, "verification", self.verification, VERIFICATIONS)
 
     def to_json(self) -> dict[str, Any]:
         """All fields, as plain JSON values."""

@@ -15,6 +15,7 @@ from dsv4lab.engine.protocol import ForwardResult, ModelRunner
 from dsv4lab.engine.request import FinishReason, Limits, RequestSpec
 from dsv4lab.engine.sampler import sample
 from dsv4lab.engine.scheduler import Chunk, Outcome, Scheduler, Step
+from dsv4lab.engine.speculation import DraftRequest, Speculator
 from dsv4lab.errors import EngineError, RequestError
 from dsv4lab.kv.metadata import BatchItem
 
@@ -99,15 +100,35 @@ class EngineLoop:
                 listener.on_idle()
         return True
 
-    def _run(self, step: Step) -> tuple[list[int | None], ForwardResult]:
+    def _run(self, step: Step) -> tuple[Sequence[int | tuple[int, ...] | None], ForwardResult]:
         for slot in step.fresh_slots:
             self._runner.pool.reset_slot(slot)
+        if step.mode == "decode" and self._runner.speculator is not None:
+            return self._decode_speculatively(self._runner.speculator, step)
         items = [BatchItem(c.slot, c.pages, c.start, c.tokens) for c in step.chunks]
         result = self._runner.forward(items, step.mode)
         if self._debug:
             for chunk in step.chunks:
                 self._runner.pool.check_live(chunk.slot, chunk.pages, chunk.start + len(chunk.tokens))
-        return self._choose(step.chunks, result), result
+        chosen = self._choose(step.chunks, result)
+        if self._runner.speculator is not None:
+            following = [_following(c) if t is None else t for c, t in zip(step.chunks, chosen, strict=True)]
+            self._runner.speculator.observe_prefill(items, following)
+        return chosen, result
+
+    def _decode_speculatively(self, speculator: Speculator, step: Step) -> tuple[list[tuple[int, ...]], ForwardResult]:
+        requests = [
+            DraftRequest(BatchItem(c.slot, c.pages, c.start, c.tokens), c.spec.sampling, c.spec.seed, c.generated)
+            for c in step.chunks
+        ]
+        tokens, result = speculator.decode(requests)
+        rows = np.asarray(result.logits, dtype=np.float32).reshape(len(requests), speculator.drafts + 1, -1)
+        for chunk, new, logits in zip(step.chunks, tokens, rows, strict=True):
+            for row in logits[: len(new)]:
+                self._fingerprints.note(chunk, row)
+            if self._debug:
+                self._runner.pool.check_live(chunk.slot, chunk.pages, chunk.start + len(new))
+        return tokens, result
 
     def _choose(self, chunks: Sequence[Chunk], result: ForwardResult) -> list[int | None]:
         logits = np.asarray(result.logits, dtype=np.float32)
@@ -132,3 +153,9 @@ class EngineLoop:
         if outcome.finish is FinishReason.ERROR and error is not None:
             kind, text = error.kind, error.text
         return Finished(outcome.request_id, outcome.finish, kind, text, self._fingerprints.take(outcome.request_id))
+
+
+def _following(chunk: Chunk) -> int:
+    """The known token after a chunk that does not end its request's known tokens."""
+    known = (*chunk.spec.prompt, *chunk.spec.generated)
+    return known[chunk.start + len(chunk.tokens)]

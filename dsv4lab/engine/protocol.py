@@ -10,6 +10,7 @@ from dsv4lab.kv.geometry import Geometry
 from dsv4lab.timeline.program import StreamProgram
 
 if TYPE_CHECKING:
+    from dsv4lab.engine.speculation import Speculator
     from dsv4lab.kv.metadata import BatchItem
     from dsv4lab.overlap.plan import OverlapPlan
     from dsv4lab.overlap.run_record import RunRecord
@@ -52,6 +53,9 @@ class ForwardResult(Protocol):
 
 class ModelRunner(Protocol):
     """Runs forwards over the pool that it owns. Used from one thread."""
+
+    speculator: Speculator | None
+    """What decodes with drafts; None to decode token by token."""
 
     @property
     def geometry(self) -> Geometry:

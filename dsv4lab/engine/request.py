@@ -86,6 +86,8 @@ class Limits:
     page_size: int
     max_requests: int
     max_position: int
+    lookahead: int = 0
+    """Tokens past the last one that decode steps may write (drafts)."""
 
     def check(self, spec: RequestSpec) -> None:
         """Raise :class:`RequestError`, one line saying what would fit, if ``spec`` could never run here."""
@@ -109,15 +111,16 @@ class Limits:
 
     def _check_room(self, spec: RequestSpec) -> None:
         prompt, new = len(spec.prompt), spec.max_new_tokens
-        if spec.total_tokens > self.max_position:
+        total = spec.total_tokens + self.lookahead
+        if total > self.max_position:
             raise RequestError(
                 f"prompt of {prompt} tokens plus {new} new ones passes the model's last position: "
-                f"together at most {self.max_position}"
+                f"together at most {self.max_position - self.lookahead}"
             )
-        if spec.total_tokens > self.pool_tokens:
-            pages = -(-spec.total_tokens // self.page_size)
-            fits = self.pool_tokens - new
-            remedy = f"at most {fits} prompt tokens fit" if fits > 0 else f"at most {self.pool_tokens - 1} new ones fit"
+        if total > self.pool_tokens:
+            pages = -(-total // self.page_size)
+            room = self.pool_tokens - self.lookahead
+            remedy = f"at most {room - new} prompt tokens fit" if room > new else f"at most {room - 1} new ones fit"
             raise RequestError(
                 f"prompt of {prompt} tokens plus {new} new ones needs {pages} pages of {self.page_size}, the pool has "
                 f"{self.pool_tokens // self.page_size}: {remedy}, or open the engine with "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -32,6 +32,9 @@ from dsv4lab.overlap.run_record import RunRecord
 from dsv4lab.overlap.streams import SerialStreams, Streams
 from dsv4lab.overlap.streams_cpu import QueueStreams
 from dsv4lab.timeline.program import StreamProgram
+
+if TYPE_CHECKING:
+    from dsv4lab.engine.speculation import Speculator
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -75,6 +78,7 @@ class Runner:
         self.arena = Arena(max(config.chunked_prefill_size, config.max_running_requests * config.verify_tokens))
         self._taps = taps
         self._programs = Programs(model, self.arena, self.pool, lambda b: list_forward(b, self.weights, taps))
+        self.speculator: Speculator | None = None
         self._tap: SelectionTap | None = None
         self._plan = resolve_plan("off")
         self._streams: Streams = SerialStreams()

@@ -96,6 +96,8 @@ class Scheduler:
 
     allocator: Allocator
     chunked_prefill_size: int
+    lookahead: int = 0
+    """Tokens past its last one that a request's decode steps may write: the drafts of speculation."""
     _waiting: deque[RequestSpec] = field(default_factory=deque)
     _running: dict[int, Running] = field(default_factory=dict)  # by request id, in order of admission
     _in_flight: Step | None = None
@@ -169,13 +171,16 @@ class Scheduler:
         self._steps += 1
         return step
 
-    def complete(self, step: Step, chosen: Sequence[int | None]) -> list[Outcome]:
-        """Take the results of ``step``: ``chosen`` has, per chunk, the new token, or None where none was due."""
+    def complete(self, step: Step, chosen: Sequence[int | tuple[int, ...] | None]) -> list[Outcome]:
+        """Take the results of ``step``: ``chosen`` has, per chunk, the new token, or None where none was due.
+
+        A decode chunk may give several tokens: all but the last of them are in the pool already, like its own.
+        """
         self._land(step)
         return [
             outcome
-            for chunk, token in zip(step.chunks, chosen, strict=True)
-            if (outcome := self._advance(self._running[chunk.spec.request_id], chunk, token)) is not None
+            for chunk, new in zip(step.chunks, chosen, strict=True)
+            for outcome in self._advance(self._running[chunk.spec.request_id], chunk, _tuple(new))
         ]
 
     def fail(self, step: Step) -> list[Outcome]:
@@ -193,9 +198,9 @@ class Scheduler:
             raise EngineError("two requests hold one slot or page")
 
     def _admit(self) -> None:
-        while self._waiting and self.allocator.can_admit(self._waiting[0].total_tokens):
+        while self._waiting and self.allocator.can_admit(self._waiting[0].total_tokens + self.lookahead):
             spec = self._waiting.popleft()
-            lease = self.allocator.admit(spec.request_id, spec.total_tokens)
+            lease = self.allocator.admit(spec.request_id, spec.total_tokens + self.lookahead)
             self._running[spec.request_id] = Running(spec, lease, [*spec.prompt, *spec.generated])
 
     def _choose_mode(self) -> Mode | None:
@@ -224,26 +229,37 @@ class Scheduler:
             raise EngineError(f"step {step.number} is not in flight")
         self._in_flight = None
 
-    def _advance(self, request: Running, chunk: Chunk, token: int | None) -> Outcome | None:
-        request.computed += len(chunk.tokens)
-        if request.aborted:
-            return self._end(request, FinishReason.ABORT)
-        if (token is None) == chunk.samples:
+    def _advance(self, request: Running, chunk: Chunk, new: tuple[int, ...]) -> list[Outcome]:
+        if bool(new) != chunk.samples and not request.aborted:
             raise EngineError(f"request {chunk.spec.request_id}: a token was {'due' if chunk.samples else 'not due'}")
-        if token is None:
-            return None
-        request.prefilled = True
-        request.tokens.append(token)
+        request.computed += len(chunk.tokens) + max(len(new) - 1, 0)
+        if request.aborted:
+            return [self._end(request, FinishReason.ABORT)]
+        outcomes: list[Outcome] = []
+        for token in new:
+            request.prefilled = True
+            request.tokens.append(token)
+            reason = self._reason_to_end(request, token)
+            if reason is not None:
+                return [*outcomes, self._end(request, reason, token)]
+            outcomes.append(Outcome(request.spec.request_id, token))
+        return outcomes
+
+    def _reason_to_end(self, request: Running, token: int) -> FinishReason | None:
         if token in request.spec.sampling.stop_token_ids:
-            return self._end(request, FinishReason.STOP, token)
-        if request.generated >= request.spec.max_new_tokens:
-            return self._end(request, FinishReason.LENGTH, token)
-        return Outcome(request.spec.request_id, token)
+            return FinishReason.STOP
+        return FinishReason.LENGTH if request.generated >= request.spec.max_new_tokens else None
 
     def _end(self, request: Running, reason: FinishReason, token: int | None = None) -> Outcome:
         del self._running[request.spec.request_id]
         self.allocator.release(request.lease)
         return Outcome(request.spec.request_id, token, reason, request.lease)
+
+
+def _tuple(new: int | tuple[int, ...] | None) -> tuple[int, ...]:
+    if new is None:
+        return ()
+    return new if isinstance(new, tuple) else (new,)
 
 
 def _chunk(request: Running, budget: int) -> Chunk:

@@ -39,7 +39,7 @@ class Service:
         self.limits = limits_of(config, model, runner)
         plan = effective_plan(config.plan, config.side_streams)
         runner.set_plan(plan)
-        self._scheduler = Scheduler(Allocator(runner.geometry), config.chunked_prefill_size)
+        self._scheduler = Scheduler(Allocator(runner.geometry), config.chunked_prefill_size, self.limits.lookahead)
         self._facts = StepFacts(self._scheduler, plan.name, config.hw_queues)
         self._feed = LiveFeed(self._facts, send)
         self._reads = ReadsDesk(runner, self._scheduler, send)
@@ -124,7 +124,7 @@ class Service:
     @_handle.register
     def _(self, command: m.GetStatus) -> None:
         allocator = self._scheduler.allocator
-        value = {
+        value: dict[str, Any] = {
             "steps": self._scheduler.steps,
             "waiting": self._scheduler.waiting,
             "running": len(self._scheduler.running),
@@ -133,6 +133,14 @@ class Service:
             "plan": self._facts.plan,
             "queue_policy": self._config.queue_policy,
         }
+        if (speculator := self._runner.speculator) is not None:
+            stats = speculator.stats
+            value["speculation"] = {
+                "drafts": stats.drafts,
+                "steps": stats.steps,
+                "accepted_per_step": stats.accepted_per_step,
+                "rate_by_place": list(stats.rate_by_place()),
+            }
         self._send(m.Info(command.call, value))
 
     @_handle.register
@@ -174,4 +182,5 @@ def limits_of(config: EngineConfig, model: ModelConfig, runner: ModelRunner) -> 
         page_size=geometry.page_size,
         max_requests=min(config.max_running_requests, geometry.slots - 1),
         max_position=model.max_position_embeddings,
+        lookahead=runner.speculator.drafts if runner.speculator is not None else 0,
     )

@@ -65,6 +65,8 @@ class FakeResult:
 class FakeRunner:
     """See the module. ``forwards`` lists (mode, tokens, items) of all that ran."""
 
+    speculator = None
+
     def __init__(self, model: ModelConfig, config: EngineConfig) -> None:
         self.geometry = Geometry.plan(model, config.max_running_requests, config.max_total_tokens)
         self.pool = FakePool()
