@@ -26,3 +26,44 @@ def power_of_e8m0(code):
 def to_e4m3(x):
     """Round to nearest even with saturation at 448; ``x`` float32, NaN stays NaN."""
     return tl.clamp(x, -448.0, 448.0).to(tl.float8e4nv)
+
+
+@triton.jit
+def clamped_swiglu(gate, up, limit):
+    """``silu(min(gate, limit)) * clamp(up, -limit, limit)``, float32; NaN stays NaN."""
+    gate = tl.minimum(gate, limit, propagate_nan=tl.PropagateNan.ALL)
+    up = tl.clamp(up, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
+    return gate / (1.0 + tl.exp(-gate)) * up
+
+
+@triton.jit
+def arrives_last(counter_ptr, programs):
+    """Whether this program is the last of ``programs`` to get here; what the others stored before is then visible.
+
+    The last one puts the counter back to zero, so that the next launch (or graph replay) finds it so.
+    """
+    tl.debug_barrier()
+    before = tl.atomic_add(counter_ptr, 1, sem="acq_rel", scope="gpu")
+    last = before == programs - 1
+    if last:
+        tl.store(counter_ptr, 0)
+    return last
+
+
+@triton.jit
+def uniform_of(seed, c0, c1, c2):
+    """As ``dsv4_kernels.philox.uniform``: float32 of (0, 1), a function of seed and counter alone."""
+    zero = c0 * 0
+    word, _, _, _ = tl.philox(
+        seed, c0.to(tl.uint32), (zero + c1).to(tl.uint32), (zero + c2).to(tl.uint32), zero.to(tl.uint32)
+    )
+    return ((word >> 9).to(tl.float32) + 0.5) * 1.1920928955078125e-07
+
+
+@triton.jit
+def ordered_key(value):
+    """int64 of ``[0, 2^32)`` in the order of float32 ``value``; -0 equals 0, NaN counts as -inf."""
+    value = tl.where(value == value, value, float("-inf")) + 0.0
+    bits = value.to(tl.int32, bitcast=True)
+    bits = tl.where(bits >= 0, bits, bits ^ 0x7FFFFFFF)
+    return bits.to(tl.int64) + 2147483648

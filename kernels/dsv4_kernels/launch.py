@@ -19,9 +19,13 @@ from typing import Any
 
 import torch
 
-from dsv4_kernels.target import Target
+from dsv4_kernels.target import Target, target_of
 
 _NO_LIMITS: Mapping[str, int] = {}
+PDL: Mapping[str, int] = {"launch_pdl": 1}
+"""Option of NVIDIA rows for kernels that wait for their predecessor themselves (their constant ``PDL``): they are
+launched before it ends, which hides most of a launch."""
+
 _AMD_ONLY = ("waves_per_eu", "matrix_instr_nonkdim", "kpack", "schedule_hint")
 
 
@@ -169,6 +173,11 @@ def recorded() -> Iterator[list[Launch]]:
         _recorder.reset(token)
 
 
+def overlaps(tensor: torch.Tensor) -> bool:
+    """Whether launches on the device of ``tensor`` can overlap: the constant ``PDL`` of kernels that wait."""
+    return tensor.device.type != "cpu" and target_of(tensor.device).vendor == "nvidia"
+
+
 def launch(
     kernel: Any, grid: Sequence[int], arguments: Mapping[str, Any], constants: Mapping[str, Any], config: Config
 ) -> None:
@@ -179,16 +188,21 @@ def launch(
     """
     launches = _recorder.get()
     if launches is not None:
-        launches.append(Launch(kernel, dict(arguments), {**constants, **dict(config.constants)}, config))
+        launches.append(Launch(kernel, dict(arguments), {**constants, **_own(kernel, config)}, config))
         return
     if 0 in grid:
         return
     device = next(value.device for value in arguments.values() if isinstance(value, torch.Tensor))
     run: Callable[..., Any] = kernel[tuple(grid)]
-    values = {**arguments, **constants, **dict(config.constants)}
+    values = {**arguments, **constants, **_own(kernel, config)}
     if device.type == "cpu":  # the interpreter: no warps, no backend options
         run(**values)
         return
     options = {name: value for name, value in config.options if name not in _AMD_ONLY or torch.version.hip}
     with torch.cuda.device(device):
         run(**values, num_warps=config.num_warps, num_stages=config.num_stages, **options)
+
+
+def _own(kernel: Any, config: Config) -> dict[str, int]:
+    """The constants of ``config`` that are parameters of ``kernel``; others shape the grid alone."""
+    return {name: value for name, value in config.constants if name in kernel.arg_names}

@@ -2,9 +2,16 @@
 
 from dsv4_kernels.mhc_pre_post.reference import (
     mhc_head_reference,
+    mhc_post_pre_reference,
     mhc_post_reference,
     mhc_pre_reference,
     sinkhorn_reference,
 )
 
-__all__ = ["mhc_head_reference", "mhc_post_reference", "mhc_pre_reference", "sinkhorn_reference"]
+__all__ = [
+    "mhc_head_reference",
+    "mhc_post_pre_reference",
+    "mhc_post_reference",
+    "mhc_pre_reference",
+    "sinkhorn_reference",
+]

@@ -75,3 +75,29 @@ def mhc_head_reference(
     """Collapse the streams ``x [T, n, D]`` after the last layer into ``out [T, D]``; ``fn``: float32 ``[n, n * D]``."""
     pre = torch.sigmoid(_mix(x, fn, rms_eps) * scale + base) + hc_eps
     out.copy_((pre.unsqueeze(-1) * x.float()).sum(1))
+
+
+def mhc_post_pre_reference(
+    y: torch.Tensor,
+    post: torch.Tensor,
+    comb: torch.Tensor,
+    x: torch.Tensor,
+    fn: torch.Tensor,
+    base: torch.Tensor,
+    scale: torch.Tensor,
+    *,
+    rms_eps: float,
+    hc_eps: float,
+    iters: int,
+    out: torch.Tensor,
+    new_post: torch.Tensor,
+    new_comb: torch.Tensor,
+) -> None:
+    """:func:`mhc_post_reference` of one sublayer, then :func:`mhc_pre_reference` of the next.
+
+    ``post`` and ``comb`` are those of the sublayer that gave ``y``; ``new_post`` and ``new_comb`` are the next one's.
+    """
+    mhc_post_reference(y, post, comb, x)
+    mhc_pre_reference(
+        x, fn, base, scale, rms_eps=rms_eps, hc_eps=hc_eps, iters=iters, out=out, post=new_post, comb=new_comb
+    )

@@ -1,0 +1,59 @@
+"""Cases and cost of the fp8 product."""
+
+from __future__ import annotations
+
+import torch
+
+from dsv4_kernels.block_fp8_gemm._launch import BLOCK_FP8_GEMM
+from dsv4_kernels.block_fp8_gemm.reference import block_fp8_gemm_reference
+from dsv4_kernels.formats import quantise_e4m3, quantise_e4m3_blocks
+from dsv4_kernels.registry import Arguments, Case, Cost, KernelSpec, Tolerance
+from dsv4_kernels.testing.inputs import Inputs
+
+
+def _product(inputs: Inputs, tokens: int, n: int, k: int, dtype: torch.dtype = torch.bfloat16) -> Arguments:
+    if inputs.meta:
+        codes, scales = (
+            inputs.empty(tokens, k, dtype=torch.float8_e4m3fn),
+            inputs.empty(tokens, k // 128, dtype=torch.uint8),
+        )
+        weight = inputs.empty(n, k, dtype=torch.float8_e4m3fn)
+        weight_scales = inputs.empty(n // 128, k // 128, dtype=torch.uint8)
+    else:
+        spread = 2.0 ** inputs.integers(-6, 7, tokens, 1).float()
+        codes, scales = quantise_e4m3(inputs.normal(tokens, k, dtype=torch.float32) * spread)
+        weight, weight_scales = quantise_e4m3_blocks(inputs.normal(n, k, dtype=torch.float32, scale=k**-0.5))
+    return {
+        "codes": codes, "scales": scales, "weight": weight, "weight_scales": weight_scales,
+        "out": inputs.empty(tokens, n, dtype=dtype),
+    }  # fmt: skip
+
+
+def _cost(arguments: Arguments) -> Cost:
+    moved = sum(t.numel() * t.element_size() for t in arguments.values())
+    (tokens, k), n = arguments["codes"].shape, arguments["weight"].shape[0]
+    return Cost(moved, 2 * tokens * n * k)
+
+
+SPECS = (
+    KernelSpec(
+        "block_fp8_gemm",
+        block_fp8_gemm_reference,
+        "dsv4_kernels.block_fp8_gemm.triton_op:block_fp8_gemm",
+        (
+            Case("wo_b-1", lambda i: _product(i, 1, 4096, 8192), small=False, compiled=True, bench=True),
+            Case("wq_b-8", lambda i: _product(i, 8, 32768, 1024), small=False, bench=True),
+            Case("small-3", lambda i: _product(i, 3, 256, 640)),
+            Case("small-20", lambda i: _product(i, 20, 128, 256)),
+            Case("float32", lambda i: _product(i, 5, 128, 384, torch.float32)),
+            Case("empty", lambda i: _product(i, 0, 128, 256)),
+            Case("ragged-200", lambda i: _product(i, 200, 384, 1024), small=False),
+            Case("wo_b-4096", lambda i: _product(i, 4096, 4096, 8192), small=False, bench=True),
+        ),
+        _cost,
+        (BLOCK_FP8_GEMM,),
+        outputs=("out",),
+        # The matrix units of Hopper keep about 14 bits of a sum of 32 fp8 products.
+        tolerance=Tolerance(floor=2.0**-10),
+    ),
+)

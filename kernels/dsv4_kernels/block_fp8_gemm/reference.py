@@ -1,0 +1,24 @@
+"""Matrix product of fp8 operands with block scales in plain torch (dsv4-spec 2.14)."""
+
+from __future__ import annotations
+
+import torch
+
+from dsv4_kernels.formats import dequantise_e4m3, dequantise_e4m3_blocks
+
+
+def block_fp8_gemm_reference(
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scales: torch.Tensor,
+    out: torch.Tensor,
+) -> None:
+    """``out [T, N] = x @ w.T`` with float32 sums.
+
+    ``x``: e4m3 ``codes [T, K]``, an e8m0 byte per 128 columns, ``scales`` uint8 ``[T, K / 128]``. ``w``: e4m3
+    ``weight [N, K]``, an e8m0 byte per 128 × 128, ``weight_scales`` uint8 ``[N / 128, K / 128]``. ``norm_quant.quant``
+    makes the first two.
+    """
+    x, w = dequantise_e4m3(codes, scales), dequantise_e4m3_blocks(weight, weight_scales)
+    out.copy_(x @ w.t())

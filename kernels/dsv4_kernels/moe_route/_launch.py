@@ -1,0 +1,31 @@
+"""Tiles of the router. Few tokens: many programs with a few experts each; many tokens: matrix units."""
+
+from __future__ import annotations
+
+from dsv4_kernels.launch import LaunchTable, config, row
+
+ROUTE = LaunchTable(
+    "moe_route",
+    {
+        "nvidia": (
+            row(config(4, 1, BLOCK_T=1, BLOCK_E=2, BLOCK_D=1024, SPLITS=1, DOT=0), tokens=2),
+            row(config(4, 3, BLOCK_T=16, BLOCK_E=32, BLOCK_D=128, SPLITS=16, DOT=1), tokens=16),
+            row(config(4, 3, BLOCK_T=16, BLOCK_E=64, BLOCK_D=128, SPLITS=4, DOT=1), tokens=512),
+            row(config(4, 3, BLOCK_T=32, BLOCK_E=128, BLOCK_D=64, SPLITS=1, DOT=1)),
+        ),
+        "amd": (
+            row(config(4, 1, BLOCK_T=1, BLOCK_E=2, BLOCK_D=1024, SPLITS=1, DOT=0), tokens=2),
+            row(config(4, 2, BLOCK_T=16, BLOCK_E=32, BLOCK_D=128, SPLITS=16, DOT=1), tokens=16),
+            row(config(4, 2, BLOCK_T=16, BLOCK_E=64, BLOCK_D=64, SPLITS=4, DOT=1), tokens=512),
+            row(config(4, 2, BLOCK_T=32, BLOCK_E=128, BLOCK_D=32, SPLITS=1, DOT=1)),
+        ),
+    },
+)
+
+HASH_ROUTE = LaunchTable(
+    "hash_route",
+    {"nvidia": (row(config(8, BLOCK_D=1024)),), "amd": (row(config(4, BLOCK_D=1024)),)},
+)
+
+HASH_TOKENS = 64
+"""Up to this many tokens the scores of a hash layer are computed for the chosen experts alone."""

@@ -1,0 +1,75 @@
+"""Wrapper of the router kernels; arguments as in ``reference.py``."""
+
+from __future__ import annotations
+
+import torch
+import triton
+
+from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
+from dsv4_kernels.launch import launch
+from dsv4_kernels.moe_route._kernel import _hash_route_kernel, _route_kernel
+from dsv4_kernels.moe_route._launch import HASH_ROUTE, HASH_TOKENS, ROUTE
+from dsv4_kernels.target import target_of
+from dsv4_kernels.workspace import workspace, zeroed_workspace
+
+SCORINGS = ("sqrtsoftplus", "sigmoid", "softmax")
+
+
+def moe_route(
+    x: torch.Tensor,
+    gate: torch.Tensor,
+    *,
+    bias: torch.Tensor | None,
+    table: torch.Tensor | None,
+    token_ids: torch.Tensor,
+    top_k: int,
+    scale: float,
+    scoring: str,
+    renormalise: bool,
+    weights: torch.Tensor,
+    experts: torch.Tensor,
+) -> None:
+    """See :func:`dsv4_kernels.moe_route.moe_route_reference`. Ties go to the lowest expert; NaN scores rank last."""
+    tokens, d = x.shape
+    n_experts = gate.shape[0]
+    require_shape("gate", gate, -1, d)
+    require(x.dtype == gate.dtype, f"gate is {gate.dtype}, expected the dtype of x, {x.dtype}")
+    require(scoring in SCORINGS, f"scoring {scoring!r} is not one of {', '.join(SCORINGS)}")
+    require(0 < top_k <= n_experts, f"top_k is {top_k}, expected 1 to {n_experts}")
+    require_shape("weights", weights, tokens, top_k)
+    require_dtype("weights", weights, torch.float32)
+    require_shape("experts", experts, tokens, top_k)
+    require_dtype("experts", experts, torch.int64)
+    for name, tensor in (("x", x), ("gate", gate)):
+        require_unit_stride(name, tensor)
+    target = target_of(x.device)
+    strides = {
+        "x_stride": x.stride(0), "gate_stride": gate.stride(0),
+        "table_stride": 0 if table is None else table.stride(0),
+        "weights_stride": weights.stride(0), "experts_stride": experts.stride(0),
+    }  # fmt: skip
+    shared = {
+        "x_ptr": x, "gate_ptr": gate, "table_ptr": table, "token_ids_ptr": token_ids,
+        "weights_ptr": weights, "experts_ptr": experts, "d": d, "scale": float(scale), **strides,
+    }  # fmt: skip
+    choice = {
+        "SCORING": scoring, "RENORMALISE": renormalise, "TOP_K": top_k, "K_PAD": triton.next_power_of_2(top_k),
+    }  # fmt: skip
+    if table is not None and scoring != "softmax" and tokens <= HASH_TOKENS:
+        launch(_hash_route_kernel, (tokens,), shared, choice, HASH_ROUTE.choose(target, tokens=tokens))
+        return
+    chosen = ROUTE.choose(target, tokens=tokens)
+    padded = triton.next_power_of_2(n_experts)
+    tiles = triton.cdiv(tokens, chosen["BLOCK_T"])
+    partial = workspace("moe_route", (chosen["SPLITS"], tokens, padded), torch.float32, x.device)
+    counters = zeroed_workspace("moe_route", (max(tiles, 1),), torch.int32, x.device)
+    step = chosen["BLOCK_D"]
+    launch(
+        _route_kernel,
+        (triton.cdiv(padded, chosen["BLOCK_E"]), tiles, chosen["SPLITS"]),
+        {**shared, "bias_ptr": bias, "partial_ptr": partial, "counter_ptr": counters,
+         "n_tokens": tokens, "n_experts": n_experts},
+        {**choice, "HAS_BIAS": bias is not None, "HAS_TABLE": table is not None, "E_PAD": padded, "CHOOSE_T": min(4, chosen["BLOCK_T"]),
+         "SPLIT_D": triton.cdiv(triton.cdiv(d, chosen["SPLITS"]), step) * step},
+        chosen,
+    )  # fmt: skip
