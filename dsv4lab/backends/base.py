@@ -113,7 +113,7 @@ class Ops(Protocol):
     def csa_stream(
         self,
         indices: Tensor,
-        tail: Tensor,
+        indptr: Tensor,
         topk: Tensor,
         page_table: Tensor,
         request: Tensor,

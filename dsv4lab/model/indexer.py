@@ -63,7 +63,7 @@ def _csa_tail(b: OpListBuilder, topk: torch.Tensor) -> OpFunction:
         assert meta.csa is not None
         b.ops.csa_stream(
             meta.csa.indices,
-            meta.csa.tail,
+            meta.csa.indptr,
             topk,
             meta.page_table,
             meta.request,

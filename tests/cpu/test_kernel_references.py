@@ -289,7 +289,7 @@ def test_the_csa_stream_puts_selected_rows_into_its_holes() -> None:
     out = torch.full((9,), -7, dtype=torch.int32)
     csa_stream_reference(
         indices,
-        torch.tensor([2, 3, 5]),
+        torch.tensor([0, 4, 6], dtype=torch.int32),
         topk,
         pages,
         torch.tensor([0, 1]),

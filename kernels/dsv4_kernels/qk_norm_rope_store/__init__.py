@@ -4,6 +4,14 @@ from dsv4_kernels.qk_norm_rope_store.reference import (
     kv_norm_rope_reference,
     kv_norm_rope_store_reference,
     q_norm_rope_reference,
+    qk_norm_rope_reference,
+    qk_norm_rope_store_pools_reference,
 )
 
-__all__ = ["kv_norm_rope_reference", "kv_norm_rope_store_reference", "q_norm_rope_reference"]
+__all__ = [
+    "kv_norm_rope_reference",
+    "kv_norm_rope_store_reference",
+    "q_norm_rope_reference",
+    "qk_norm_rope_reference",
+    "qk_norm_rope_store_pools_reference",
+]

@@ -18,7 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.language.extra.cuda import gdc_launch_dependents
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 NEGATIVE = gl.constexpr(-3.0e38)
 LOG2E = gl.constexpr(1.4426950408889634)
@@ -167,9 +167,10 @@ def _consumer(
             result = (acc * alpha[:, None] / total[:, None]).to(out_ptr.dtype.element_ty)
             target = out_ptr + token.to(gl.int64) * out_stride_t + heads[:, None] * out_stride_h + d[None, :]
             gl.store(target, result, mask=mask)
-        elif stages > 0:
+        else:
             part = token.to(gl.int64) * splits + split
-            gl.store(acc_ptr + part * (H * DIM) + heads[:, None] * DIM + d[None, :], acc, mask=mask)
+            if stages > 0:
+                gl.store(acc_ptr + part * (H * DIM) + heads[:, None] * DIM + d[None, :], acc, mask=mask)
             if half == 0:
                 gl.store(stats_ptr + part * (2 * H) + heads, m_o, mask=heads < H)
                 gl.store(stats_ptr + part * (2 * H) + H + heads, l_o, mask=heads < H)
@@ -179,10 +180,11 @@ def _consumer(
 def hopper_attention_kernel(
     q_ptr, pool_ptr, kv_ptr, prefix_indices, prefix_indptr, extend_indices, extend_indptr, sink_ptr, out_ptr, acc_ptr,
     stats_ptr, n_items, splits, scale, q_stride_t, q_stride_h, pool_stride, kv_stride, out_stride_t, out_stride_h,
-    H: gl.constexpr, PARTS: gl.constexpr, EXTEND: gl.constexpr, STAGES: gl.constexpr,
+    H: gl.constexpr, PARTS: gl.constexpr, EXTEND: gl.constexpr, STAGES: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     """See the module; ``PARTS`` leaves partial results as ``_sparse_decode_kernel`` does."""
-    if PARTS:
+    if PDL:
+        gdc_wait()
         gdc_launch_dependents()
     dtype: gl.constexpr = q_ptr.dtype.element_ty
     tile: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
@@ -219,8 +221,8 @@ def hopper_attention_kernel(
                 _producer,
                 (
                     q_ptr, pool_ptr, kv_ptr, prefix_indices, prefix_indptr, extend_indices, extend_indptr, n_items,
-                    splits, q_stride_t, q_stride_h, pool_stride, kv_stride, q_smem, kv_smem, q_full, q_empty, full, empty,
-                    H, PARTS, EXTEND, STAGES,
+                    splits, q_stride_t, q_stride_h, pool_stride, kv_stride, q_smem, kv_smem, q_full, q_empty, full,
+                    empty, H, PARTS, EXTEND, STAGES,
                 ),
             ),
         ],

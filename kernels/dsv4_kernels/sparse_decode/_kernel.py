@@ -2,7 +2,7 @@
 
 Shapes: ``q, out [T, H, D]``, ``pool [rows, D]``, ``indices [nnz]``, ``indptr [T + 1]``, ``sink [H]``; partial results
 ``acc [T, splits, H, D]`` and ``stats [T, splits, 2, H]`` (maximum, sum), float32. Scores are in base 2. A split takes
-whole blocks of keys; splits that begin beyond the end of the list write nothing, and the reduction knows which ones.
+whole blocks of keys; splits without keys leave the least maximum and nothing else.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dsv4_kernels.jit import power_of_e8m0
+from dsv4_kernels.pool_jit import load_rows
 
 NEGATIVE = tl.constexpr(-3.0e38)  # finite, so that the difference of two maxima is never NaN
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -20,36 +20,6 @@ LOG2E = tl.constexpr(1.4426950408889634)
 def keys_of_split(length, splits, BLOCK_K: tl.constexpr):
     """Keys that one split takes; a whole number of blocks."""
     return tl.cdiv(tl.cdiv(length, BLOCK_K), splits) * BLOCK_K
-
-
-@triton.jit
-def load_rows(pool_ptr, pool_stride, rope_ptr, rope_stride, rows, d, D: tl.constexpr, ROPE: tl.constexpr):
-    """Rows of the pool as ``[len(rows), len(d)]``; zeros where the row is -1.
-
-    With ``ROPE`` > 0 a row of the pool is ``D - ROPE`` e4m3 values and their e8m0 scales, one per 64 and each twice,
-    as bytes; the ``ROPE`` other values are rows of ``rope_ptr`` (dsv4-spec 3.4).
-    """
-    ok = rows >= 0
-    row = tl.where(ok, rows, 0).to(tl.int64)
-    if ROPE == 0:
-        return tl.load(pool_ptr + row[:, None] * pool_stride + d[None, :], ok[:, None] & (d < D)[None, :], 0.0)
-    NOPE: tl.constexpr = D - ROPE
-    base = pool_ptr + row[:, None] * pool_stride
-    is_nope = ok[:, None] & (d < NOPE)[None, :]
-    code = tl.load(base + d[None, :], is_nope, 0)
-    exponent = tl.load(base + NOPE + 2 * (d // 64)[None, :], is_nope, 0)
-    is_rope = ok[:, None] & (d >= NOPE)[None, :] & (d < D)[None, :]
-    tail = tl.load(rope_ptr + row[:, None] * rope_stride + (d - NOPE)[None, :], is_rope, 0.0)
-    value = e4m3_value(code) * power_of_e8m0(exponent.to(tl.int32))
-    return tl.where((d < NOPE)[None, :], value.to(tail.dtype), tail)
-
-
-@triton.jit
-def e4m3_value(code):
-    """float32 value of e4m3 (OCP) bytes; by bits, so that targets whose fp8 is another read the same pool."""
-    code = code.to(tl.int32)
-    magnitude = ((code & 0x7F) << 20).to(tl.float32, bitcast=True) * 1.329227995784916e36  # 2 ** 120
-    return tl.where((code & 0x80) != 0, -magnitude, magnitude)
 
 
 @triton.jit
@@ -98,16 +68,19 @@ def _sparse_decode_kernel(
     split = pid // HEAD_BLOCKS % splits
     token = pid // (HEAD_BLOCKS * splits)
     if PDL:
+        tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     begin = tl.load(indptr_ptr + token)
     length = tl.load(indptr_ptr + token + 1) - begin
     per_split = keys_of_split(length, splits, BLOCK_K)
     first = split * per_split
+    heads = head_block * BLOCK_H + tl.arange(0, BLOCK_H)
     if PARTS and first >= length:
+        stats = stats_ptr + (token.to(tl.int64) * splits + split) * (2 * H)
+        tl.store(stats + heads, tl.full((BLOCK_H,), NEGATIVE, tl.float32), heads < H)
         return
     last = tl.minimum(first + per_split, length)
 
-    heads = head_block * BLOCK_H + tl.arange(0, BLOCK_H)
     d = tl.arange(0, BLOCK_D)
     q = tl.load(
         q_ptr + token.to(tl.int64) * q_stride_t + heads[:, None] * q_stride_h + d[None, :],
@@ -151,28 +124,32 @@ def _sparse_decode_kernel(
 
 @triton.jit(do_not_specialize=["splits"])
 def _reduce_kernel(
-    acc_ptr, stats_ptr, indptr_ptr, sink_ptr, out_ptr, splits, out_stride_t, out_stride_h,
-    H: tl.constexpr, D: tl.constexpr, SPLITS_PADDED: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
-    PDL: tl.constexpr,
+    acc_ptr, stats_ptr, sink_ptr, out_ptr, splits, out_stride_t, out_stride_h,
+    H: tl.constexpr, D: tl.constexpr, SPLITS_PADDED: tl.constexpr, BLOCK_D: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One program per token, head and block of dims: combine the splits that exist, add the sink, divide."""
+    """One program per token, head and block of dims: combine the splits, add the sink, divide.
+
+    Everything is loaded at once; what splits without keys left in ``acc`` is never used, for their maximum says so.
+    """
     token, head = tl.program_id(0), tl.program_id(1)
     d = tl.program_id(2) * BLOCK_D + tl.arange(0, BLOCK_D)
     split = tl.arange(0, SPLITS_PADDED)
-    length = tl.load(indptr_ptr + token + 1) - tl.load(indptr_ptr + token)
-    sink = tl.load(sink_ptr + head).to(tl.float32) * LOG2E
-    active = tl.cdiv(length, tl.maximum(keys_of_split(length, splits, BLOCK_K), 1))
+    part = token.to(tl.int64) * splits + split
+    stats = stats_ptr + part * (2 * H) + head
     if PDL:
         tl.extra.cuda.gdc_wait()
-    part = token.to(tl.int64) * splits + split
-    live = split < active
-    m = tl.load(stats_ptr + part * (2 * H) + head, live, NEGATIVE)
-    norm = tl.load(stats_ptr + part * (2 * H) + H + head, live, 0.0)
-    acc = tl.load(acc_ptr + (part * H + head)[:, None] * D + d[None, :], live[:, None] & (d < D)[None, :], 0.0)
+        tl.extra.cuda.gdc_launch_dependents()
+    sink = tl.load(sink_ptr + head).to(tl.float32) * LOG2E
+    m = tl.load(stats, split < splits, NEGATIVE)
+    norm = tl.load(stats + H, split < splits, 0.0)
+    acc = tl.load(
+        acc_ptr + (part * H + head)[:, None] * D + d[None, :], (split < splits)[:, None] & (d < D)[None, :], 0.0
+    )
+    live = m > NEGATIVE
     top = tl.maximum(tl.max(m, 0), sink)
     alpha = tl.where(live, tl.exp2(m - top), 0.0)
-    total = tl.sum(norm * alpha, 0) + tl.exp2(sink - top)
-    result = tl.sum(acc * alpha[:, None], 0) / total
+    total = tl.sum(tl.where(live, norm * alpha, 0.0), 0) + tl.exp2(sink - top)
+    result = tl.sum(tl.where(live[:, None], acc * alpha[:, None], 0.0), 0) / total
     tl.store(
         out_ptr + token.to(tl.int64) * out_stride_t + head * out_stride_h + d,
         result.to(out_ptr.dtype.element_ty),

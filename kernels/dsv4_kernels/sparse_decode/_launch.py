@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dsv4_kernels.launch import LaunchTable, config, row
+from dsv4_kernels.launch import PDL, LaunchTable, config, row
 from dsv4_kernels.target import Target
 
 DECODE = LaunchTable(
     "sparse_decode",
     {
         "sm_90": (
-            row(config(8, 3, BLOCK_H=16, BLOCK_K=64, KEYS_ON_ROWS=1), heads=16),
-            row(config(8, 3, BLOCK_H=32, BLOCK_K=64, KEYS_ON_ROWS=1), heads=32),
-            row(config(8, 3, BLOCK_H=64, BLOCK_K=64, KEYS_ON_ROWS=0)),
+            row(config(4, 3, PDL, BLOCK_H=16, BLOCK_K=32, KEYS_ON_ROWS=0), heads=16),
+            row(config(8, 3, PDL, BLOCK_H=32, BLOCK_K=64, KEYS_ON_ROWS=1), heads=32),
+            row(config(8, 3, PDL, BLOCK_H=64, BLOCK_K=64, KEYS_ON_ROWS=0)),
         ),
         "sm_100": (
-            row(config(4, 3, BLOCK_H=16, BLOCK_K=32, KEYS_ON_ROWS=0), heads=16),
-            row(config(8, 2, BLOCK_H=32, BLOCK_K=32, KEYS_ON_ROWS=0), heads=32),
-            row(config(8, 2, BLOCK_H=64, BLOCK_K=32, KEYS_ON_ROWS=0)),
+            row(config(4, 3, PDL, BLOCK_H=16, BLOCK_K=32, KEYS_ON_ROWS=0), heads=16),
+            row(config(8, 2, PDL, BLOCK_H=32, BLOCK_K=32, KEYS_ON_ROWS=0), heads=32),
+            row(config(8, 2, PDL, BLOCK_H=64, BLOCK_K=32, KEYS_ON_ROWS=0)),
         ),
         "gfx942": (
             row(config(4, 2, BLOCK_H=16, BLOCK_K=32, KEYS_ON_ROWS=0), heads=16),
@@ -36,7 +36,7 @@ DECODE = LaunchTable(
 REDUCE = LaunchTable(
     "sparse_decode.reduce",
     {
-        "nvidia": (row(config(4, options={"launch_pdl": 1}, BLOCK_D=256)),),
+        "nvidia": (row(config(4, 1, PDL, BLOCK_D=256)),),
         "amd": (row(config(4, BLOCK_D=256)),),
     },
 )
@@ -65,4 +65,4 @@ SPLITS = {
 }
 """By kernel. The functions of length, not of load: a batch's splits may be pinned to get the same bits in any batch."""
 
-HOPPER = LaunchTable("sparse_decode.hopper", {"sm_90": (row(config(4, STAGES=2)),)})
+HOPPER = LaunchTable("sparse_decode.hopper", {"sm_90": (row(config(4, 1, PDL, STAGES=2)),)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from dsv4_kernels.rows import Rows
 from dsv4_kernels.sparse_decode.reference import sparse_decode_reference
 
 FEW_TOKENS = 32
@@ -12,7 +13,7 @@ FEW_TOKENS = 32
 
 def sparse_decode_cpu(
     q: torch.Tensor,
-    pool: torch.Tensor,
+    pool: Rows,
     indices: torch.Tensor,
     indptr: torch.Tensor,
     sink: torch.Tensor,

@@ -40,7 +40,7 @@ def sparse_decode_hopper(
     acc, stats = partial_results(q, splits)
     launch_hopper(q, pool, indices, indptr, None, None, None, sink, scale, out, acc, stats, splits)
     if splits > 1:
-        reduce(acc, stats, indptr, sink, out, splits, KEYS)
+        reduce(acc, stats, sink, out, splits)
 
 
 def launch_hopper(
@@ -82,6 +82,6 @@ def launch_hopper(
             "kv_stride": pool.stride(0) if kv is None else kv.stride(0),
             "out_stride_t": out.stride(0), "out_stride_h": out.stride(1),
         },
-        {"H": heads, "PARTS": splits > 1, "EXTEND": extend},
+        {"H": heads, "PARTS": splits > 1, "EXTEND": extend, "PDL": True},
         chosen,
     )  # fmt: skip

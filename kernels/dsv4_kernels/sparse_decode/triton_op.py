@@ -6,7 +6,7 @@ import torch
 import triton
 
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
-from dsv4_kernels.launch import launch
+from dsv4_kernels.launch import launch, overlaps
 from dsv4_kernels.rows import Fp8Rows, Rows, nope_row_bytes
 from dsv4_kernels.sparse_decode._kernel import _reduce_kernel, _sparse_decode_kernel
 from dsv4_kernels.sparse_decode._launch import DECODE, REDUCE, SPLITS
@@ -146,17 +146,12 @@ def _decode(
         },
         {
             "H": heads, "D": d, "BLOCK_D": triton.next_power_of_2(d), "PARTS": splits > 1,
-            "ROPE": 0 if rope_pool is None else rope_pool.shape[1], "PDL": splits > 1 and overlaps_launches(q),
+            "ROPE": 0 if rope_pool is None else rope_pool.shape[1], "PDL": overlaps(q),
         },
         chosen,
     )  # fmt: skip
     if splits > 1:
-        reduce(acc, stats, indptr, sink, out, splits, chosen["BLOCK_K"])
-
-
-def overlaps_launches(tensor: torch.Tensor) -> bool:
-    """Whether the reduction may be launched before its producer ends (programmatic dependent launch)."""
-    return tensor.device.type != "cpu" and target_of(tensor.device).vendor == "nvidia"
+        reduce(acc, stats, sink, out, splits)
 
 
 def partial_results(q: torch.Tensor, splits: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -170,11 +165,9 @@ def partial_results(q: torch.Tensor, splits: int) -> tuple[torch.Tensor, torch.T
 def reduce(
     acc: torch.Tensor,
     stats: torch.Tensor,
-    indptr: torch.Tensor,
     sink: torch.Tensor,
     out: torch.Tensor,
     splits: int,
-    block_k: int,
 ) -> None:
     """Combine partial results into ``out``."""
     tokens, heads, d = out.shape
@@ -183,10 +176,9 @@ def reduce(
         _reduce_kernel,
         (tokens, heads, triton.cdiv(d, chosen["BLOCK_D"])),
         {
-            "acc_ptr": acc, "stats_ptr": stats, "indptr_ptr": indptr, "sink_ptr": sink, "out_ptr": out,
+            "acc_ptr": acc, "stats_ptr": stats, "sink_ptr": sink, "out_ptr": out,
             "splits": splits, "out_stride_t": out.stride(0), "out_stride_h": out.stride(1),
         },
-        {"H": heads, "D": d, "SPLITS_PADDED": triton.next_power_of_2(splits), "BLOCK_K": block_k,
-         "PDL": overlaps_launches(out)},
+        {"H": heads, "D": d, "SPLITS_PADDED": triton.next_power_of_2(splits), "PDL": overlaps(out)},
         chosen,
     )  # fmt: skip

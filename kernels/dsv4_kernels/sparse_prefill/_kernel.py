@@ -9,7 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dsv4_kernels.sparse_decode._kernel import LOG2E, NEGATIVE, load_rows
+from dsv4_kernels.pool_jit import load_rows
+from dsv4_kernels.sparse_decode._kernel import LOG2E, NEGATIVE
 
 
 @triton.jit

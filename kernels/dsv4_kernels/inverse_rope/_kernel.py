@@ -1,0 +1,65 @@
+"""Rotation of row tails in place, and inverse rotation with quantisation for the grouped output projection."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from dsv4_kernels.jit import e8m0_of_amax, power_of_e8m0, to_e4m3
+
+
+@triton.jit(do_not_specialize=["n"])
+def _rotate_kernel(
+    x_ptr, cos_ptr, sin_ptr, n, x_stride_t, x_stride_h, cos_stride, sin_stride,
+    H: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr, BLOCK_T: tl.constexpr, INVERSE: tl.constexpr,
+    PDL: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """A program rotates the last ``2 * HALF`` values of ``ROWS`` of the ``n = T * H`` rows of ``D`` values."""
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    token = tl.where(row < n, row // H, 0).to(tl.int64)
+    d = tl.arange(0, BLOCK_T)
+    mask = (row < n)[:, None] & (d < 2 * HALF)[None, :]
+    place = x_ptr + (token * x_stride_t + (row % H) * x_stride_h + D - 2 * HALF)[:, None] + d[None, :]
+    y = tl.load(place, mask, 0.0).to(tl.float32)
+    even, odd = tl.split(tl.reshape(y, (ROWS, BLOCK_T // 2, 2)))
+    pair = tl.arange(0, BLOCK_T // 2)
+    inside = (pair < HALF)[None, :]
+    cos = tl.load(cos_ptr + (token * cos_stride)[:, None] + pair[None, :], inside, 1.0)
+    sin = tl.load(sin_ptr + (token * sin_stride)[:, None] + pair[None, :], inside, 0.0)
+    if INVERSE:
+        sin = -sin
+    y = tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (ROWS, BLOCK_T))
+    tl.store(place, y.to(x_ptr.dtype.element_ty), mask)
+
+
+@triton.jit(do_not_specialize=["n"])
+def _inverse_rope_quant_kernel(
+    o_ptr, cos_ptr, sin_ptr, codes_ptr, scales_ptr, n, o_stride_t, o_stride_h, cos_stride, sin_stride, codes_stride,
+    scales_stride, H: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr, PDL: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """As above, out of place: e4m3 codes and an e8m0 scale per 128 values of the value rounded to ``o``'s dtype."""
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    token = tl.where(row < n, row // H, 0).to(tl.int64)
+    head = row % H
+    d = tl.arange(0, D)
+    mask = (row < n)[:, None] & (d >= 0)[None, :]
+    y = tl.load(o_ptr + (token * o_stride_t + head * o_stride_h)[:, None] + d[None, :], mask, 0.0).to(tl.float32)
+    even, odd = tl.split(tl.reshape(y, (ROWS, D // 2, 2)))
+    angle = tl.arange(0, D // 2) - (D // 2 - HALF)
+    inside = (angle >= 0)[None, :]
+    cos = tl.load(cos_ptr + (token * cos_stride)[:, None] + angle[None, :], inside, 1.0)
+    sin = tl.load(sin_ptr + (token * sin_stride)[:, None] + angle[None, :], inside, 0.0)
+    y = tl.reshape(tl.join(even * cos + odd * sin, odd * cos - even * sin), (ROWS, D))
+    groups = tl.reshape(y.to(o_ptr.dtype.element_ty).to(tl.float32), (ROWS, D // 128, 128))
+    exponent = e8m0_of_amax(tl.max(tl.abs(groups), 2))
+    codes = tl.reshape(to_e4m3(groups * power_of_e8m0(254 - exponent)[:, :, None]), (ROWS, D))
+    tl.store(codes_ptr + (token * codes_stride + head * D)[:, None] + d[None, :], codes, mask)
+    group = tl.arange(0, D // 128)
+    place = scales_ptr + (token * scales_stride + head * (D // 128))[:, None] + group[None, :]
+    tl.store(place, exponent.to(tl.uint8), (row < n)[:, None] & (group >= 0)[None, :])

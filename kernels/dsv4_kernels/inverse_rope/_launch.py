@@ -1,0 +1,21 @@
+"""Rows of a program, by the number of head rows."""
+
+from __future__ import annotations
+
+from dsv4_kernels.launch import PDL, LaunchTable, config, row
+
+ROTATE = LaunchTable(
+    "inverse_rope",
+    {
+        "nvidia": (row(config(1, 1, PDL, ROWS=8), rows=4096), row(config(4, 1, PDL, ROWS=64))),
+        "amd": (row(config(1, ROWS=8), rows=4096), row(config(4, ROWS=64))),
+    },
+)
+
+ROTATE_QUANT = LaunchTable(
+    "inverse_rope_quant",
+    {
+        "nvidia": (row(config(1, 1, PDL, ROWS=1), rows=512), row(config(4, 1, PDL, ROWS=8))),
+        "amd": (row(config(1, ROWS=1), rows=512), row(config(4, ROWS=8))),
+    },
+)

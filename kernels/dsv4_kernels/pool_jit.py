@@ -1,0 +1,67 @@
+"""Device functions that read and write rows of the KV pool, plain or in the fp8 layout. Imports triton.
+
+With ``ROPE`` > 0 a row of the pool is ``D - ROPE`` e4m3 values and their e8m0 scales, one per 64 and each twice, as
+bytes; the ``ROPE`` other values are rows of a second pool (dsv4-spec 3.4). ``d`` is the range of the columns.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from dsv4_kernels.jit import e8m0_of_amax, power_of_e8m0, to_e4m3
+
+
+@triton.jit
+def load_rows(pool_ptr, pool_stride, rope_ptr, rope_stride, rows, d, D: tl.constexpr, ROPE: tl.constexpr):
+    """Rows of the pool as ``[len(rows), len(d)]``; zeros where the row is -1."""
+    ok = rows >= 0
+    row = tl.where(ok, rows, 0).to(tl.int64)
+    if ROPE == 0:
+        return tl.load(pool_ptr + row[:, None] * pool_stride + d[None, :], ok[:, None] & (d < D)[None, :], 0.0)
+    NOPE: tl.constexpr = D - ROPE
+    base = pool_ptr + row[:, None] * pool_stride
+    is_nope = ok[:, None] & (d < NOPE)[None, :]
+    code = tl.load(base + d[None, :], is_nope, 0)
+    exponent = tl.load(base + NOPE + 2 * (d // 64)[None, :], is_nope, 0)
+    is_rope = ok[:, None] & (d >= NOPE)[None, :] & (d < D)[None, :]
+    tail = tl.load(rope_ptr + row[:, None] * rope_stride + (d - NOPE)[None, :], is_rope, 0.0)
+    value = e4m3_value(code) * power_of_e8m0(exponent.to(tl.int32))
+    return tl.where((d < NOPE)[None, :], value.to(tail.dtype), tail)
+
+
+@triton.jit
+def e4m3_value(code):
+    """float32 value of e4m3 (OCP) bytes; by bits, so that targets whose fp8 is another read the same pool."""
+    code = code.to(tl.int32)
+    magnitude = ((code & 0x7F) << 20).to(tl.float32, bitcast=True) * 1.329227995784916e36  # 2 ** 120
+    return tl.where((code & 0x80) != 0, -magnitude, magnitude)
+
+
+@triton.jit
+def store_rows(
+    pool_ptr, pool_stride, rope_ptr, rope_stride, rows, y, d,
+    ROWS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, ROPE: tl.constexpr,
+):  # fmt: skip
+    """Write float32 ``y [ROWS, BLOCK_D]`` to rows of the pool; rows of -1 are skipped."""
+    ok = (rows >= 0)[:, None]
+    row = tl.where(rows >= 0, rows, 0).to(tl.int64)
+    if ROPE == 0:
+        tl.store(
+            pool_ptr + row[:, None] * pool_stride + d[None, :], y.to(pool_ptr.dtype.element_ty), ok & (d < D)[None, :]
+        )
+        return
+    NOPE: tl.constexpr = D - ROPE
+    TILES: tl.constexpr = BLOCK_D // 64
+    base = pool_ptr + row[:, None] * pool_stride
+    rope_mask = ok & ((d >= NOPE) & (d < D))[None, :]
+    tl.store(rope_ptr + row[:, None] * rope_stride + (d - NOPE)[None, :], y.to(rope_ptr.dtype.element_ty), rope_mask)
+    rounded = tl.where((d < NOPE)[None, :], y.to(rope_ptr.dtype.element_ty).to(tl.float32), 0.0)
+    tiles = tl.reshape(rounded, (ROWS, TILES, 64))
+    exponent = e8m0_of_amax(tl.max(tl.abs(tiles), 2))
+    codes = tl.reshape(to_e4m3(tiles * power_of_e8m0(254 - exponent)[:, :, None]), (ROWS, BLOCK_D))
+    tl.store(base + d[None, :], codes.to(tl.uint8, bitcast=True), ok & (d < NOPE)[None, :])
+    tile = tl.arange(0, TILES)
+    present = ok & (tile * 64 < NOPE)[None, :]
+    tl.store(base + NOPE + 2 * tile[None, :], exponent.to(tl.uint8), present)
+    tl.store(base + NOPE + 2 * tile[None, :] + 1, exponent.to(tl.uint8), present)

@@ -1,0 +1,47 @@
+"""Wrapper of the ring store; arguments as in ``reference.py``."""
+
+from __future__ import annotations
+
+import torch
+import triton
+
+from dsv4_kernels.checks import require_dtype, require_shape, require_unit_stride
+from dsv4_kernels.launch import launch, overlaps
+from dsv4_kernels.ring_store._kernel import _ring_store_kernel
+from dsv4_kernels.ring_store._launch import RING_STORE
+from dsv4_kernels.rows import Rows
+from dsv4_kernels.target import target_of
+from dsv4_kernels.targets_of_rows import two_pools
+
+
+def ring_store(kv: torch.Tensor, src: torch.Tensor, pool: Rows, dst: torch.Tensor) -> None:
+    """See :func:`dsv4_kernels.ring_store.ring_store_reference`; destinations of -1 are skipped."""
+    ring_store_pools(kv, src, *two_pools(pool), dst)
+
+
+def ring_store_pools(
+    kv: torch.Tensor, src: torch.Tensor, pool: torch.Tensor, rope_pool: torch.Tensor | None, dst: torch.Tensor
+) -> None:
+    """As :func:`ring_store`, with the tensors of the pool: one, or the pair of the fp8 layout."""
+    n, d = src.shape[0], kv.shape[1]
+    require_shape("dst", dst, n)
+    require_shape("pool", pool, -1, pool.shape[1] if rope_pool is not None else d)
+    require_dtype("src", src, torch.int64, torch.int32)
+    require_dtype("dst", dst, torch.int64, torch.int32)
+    for name, tensor in (("kv", kv), ("pool", pool), ("src", src), ("dst", dst)):
+        require_unit_stride(name, tensor)
+    chosen = RING_STORE.choose(target_of(kv.device), rows=n)
+    launch(
+        _ring_store_kernel,
+        (triton.cdiv(n, chosen["ROWS"]),),
+        {
+            "kv_ptr": kv, "src_ptr": src, "pool_ptr": pool, "rope_ptr": pool if rope_pool is None else rope_pool,
+            "dst_ptr": dst, "n": n, "kv_stride": kv.stride(0), "pool_stride": pool.stride(0),
+            "rope_stride": 0 if rope_pool is None else rope_pool.stride(0),
+        },
+        {
+            "D": d, "BLOCK_D": triton.next_power_of_2(d), "ROPE": 0 if rope_pool is None else rope_pool.shape[1],
+            "PDL": overlaps(kv),
+        },
+        chosen,
+    )  # fmt: skip
