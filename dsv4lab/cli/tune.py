@@ -146,7 +146,8 @@ def _print(result: SessionResult, report: Path) -> None:
     if result.arms:
         arm = result.arms[0]
         requests = f"{arm.concurrency_level} request{'s' * (arm.concurrency_level != 1)}"
-        title = f"{len(arm.steps)} decode steps of {requests}, {arm.choice.hw_queues} hardware queues"
+        queues = f"{arm.choice.hw_queues} hardware queue{'s' * (arm.choice.hw_queues != 1)}"
+        title = f"{len(arm.steps)} decode steps of {requests}, {queues}"
         _table(tables.PROFILE_COLUMNS, tables.profile_table(result.arms), title, left=1)
     _say(" ".join((tables.noise_text(result), tables.control_text(result))))
     _say("")

@@ -96,8 +96,8 @@ def _sweep(result: SessionResult) -> Blocks:
 def _streams(arms: Sequence[Arm]) -> Blocks:
     first = arms[0]
     text = (
-        f"{len(first.steps)} decode steps with {first.concurrency_level} requests in flight, "
-        f"{first.choice.hw_queues} hardware queues. Hidden is side work that runs while main runs too."
+        f"{len(first.steps)} decode steps with {first.concurrency_level} requests in flight, hardware queues: "
+        f"{first.choice.hw_queues}. Hidden is side work that runs while main runs too."
     )
     return [
         Text("<h2>Streams: baseline and overlap</h2>"),
