@@ -9,11 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsv4lab.errors import UsageError
-from dsv4lab.timeline.intervals import Intervals, Ints, covered, merge, merge_all
+from dsv4lab.timeline.intervals import Intervals, Ints, is_sorted, merge, merge_all, overlap_length
 from dsv4lab.timeline.records import BusySummary, QueueBusy, QueueOccupancy, StreamBusy
-from dsv4lab.timeline.timeline import UNKNOWN, Kind, Timeline
+from dsv4lab.timeline.timeline import UNKNOWN, Ids, Kind, Timeline
 
 UNKNOWN_LABEL = "unknown"
+EXACT_ROWS = 100_000
+MANY_BINS = 1 << 16
 QUEUES_ONLY = "the source names hardware queues but no streams: sums, concurrency and hidden time are by queue"
 UNKNOWN_STREAM = "some rows name no stream: they are kept in a lane of their own called 'unknown'"
 
@@ -46,14 +48,21 @@ def group(ids: NDArray[np.int32]) -> Iterator[tuple[int, Ints]]:
         yield int(ordered[first]), rows
 
 
+def _grouped(timeline: Timeline, ids: Ids) -> Iterator[tuple[int, Ints]]:
+    """Busy rows by id: ``(id, row numbers)``."""
+    mask = timeline.busy_mask
+    if mask.all():
+        yield from group(ids)
+        return
+    picked = np.flatnonzero(mask)
+    for lane, inside in group(ids[picked]):
+        yield lane, picked[inside]
+
+
 def lanes(timeline: Timeline, column: str = "stream") -> list[Lane]:
     """Busy rows grouped by ``column`` (``"stream"`` or ``"queue"``) and merged; in order of the id."""
-    mask = timeline.busy_mask
-    picked = None if mask.all() else np.flatnonzero(mask)
-    ids = getattr(timeline, column) if picked is None else getattr(timeline, column)[picked]
     out = []
-    for lane, inside in group(ids):
-        rows = inside if picked is None else picked[inside]
+    for lane, rows in _grouped(timeline, getattr(timeline, column)):
         start, dur = timeline.start_ns[rows], timeline.dur_ns[rows]
         rank = int(timeline.rank[rows[0]])
         out.append(Lane(lane, rank, rows, merge(start, start + dur), int(dur.sum())))
@@ -65,7 +74,10 @@ def wall(timeline: Timeline) -> tuple[int, int]:
     mask = timeline.busy_mask
     if not mask.any():
         return 0, 0
-    return int(timeline.start_ns[mask].min()), int(timeline.end_ns[mask].max())
+    start, end = (
+        (timeline.start_ns, timeline.end_ns) if mask.all() else (timeline.start_ns[mask], timeline.end_ns[mask])
+    )
+    return int(start.min()), int(end.max())
 
 
 def _label(labels: tuple[str, ...], index: int) -> str:
@@ -97,8 +109,10 @@ def _check_main(found: list[Lane], labels: tuple[str, ...], wanted: str | None) 
 
 
 def _queue_of(timeline: Timeline, lane: Lane) -> str | None:
-    ids = np.unique(timeline.queue[lane.rows])
-    labels = [timeline.queues[i] for i in ids if i != UNKNOWN]
+    if not timeline.queues:
+        return None
+    used = np.flatnonzero(np.bincount(timeline.queue[lane.rows] + 1)) - 1
+    labels = [timeline.queues[i] for i in used if i != UNKNOWN]
     return ",".join(labels) if labels else None
 
 
@@ -124,7 +138,7 @@ def summarise(timeline: Timeline, main: str | None = None) -> BusySummary:
     main_busy = {found[at].rank: found[at].busy for at in mains}
     streams, hidden_total = [], 0
     for at, lane in enumerate(found):
-        hidden = 0 if at in mains else int(covered(main_busy[lane.rank], lane.busy.start, lane.busy.end).sum())
+        hidden = 0 if at in mains else overlap_length(lane.busy, main_busy[lane.rank])
         hidden_total += hidden
         role = "main" if at in mains else "side"
         queue = _queue_of(timeline, lane)
@@ -133,7 +147,7 @@ def summarise(timeline: Timeline, main: str | None = None) -> BusySummary:
     first, last = wall(timeline)
     return BusySummary(
         wall_ns=last - first,
-        union_busy_ns=merge_all([lane.busy for lane in found]).length,
+        union_busy_ns=_union(timeline, found),
         sum_busy_ns=sum(lane.busy.length for lane in found),
         sum_dur_ns=sum(lane.sum_dur_ns for lane in found),
         hidden_ns=hidden_total,
@@ -141,6 +155,14 @@ def summarise(timeline: Timeline, main: str | None = None) -> BusySummary:
         queues=_queue_busy(timeline, found, are_streams),
         warnings=_warnings(timeline, found, are_streams),
     )
+
+
+def _union(timeline: Timeline, found: list[Lane]) -> int:
+    """Busy of all lanes together, from the rows themselves where those are in order of time already."""
+    mask = timeline.busy_mask
+    if len(found) > 1 and mask.all() and is_sorted(timeline.start_ns):
+        return merge(timeline.start_ns, timeline.end_ns).length
+    return merge_all([lane.busy for lane in found]).length
 
 
 def _queue_busy(timeline: Timeline, found: list[Lane], are_streams: bool) -> tuple[QueueBusy, ...]:
@@ -171,36 +193,50 @@ def _occupancy_lanes(timeline: Timeline) -> tuple[NDArray[np.int32], tuple[str, 
     return timeline.stream, tuple(f"stream {name}" for name in timeline.streams)
 
 
-def _packets(timeline: Timeline, rows: NDArray[np.bool_]) -> tuple[Ints, Ints, Ints]:
-    """``(queued, start, end)`` of the packets in ``rows``; a barrier (``WAIT``) never runs: its start is its end."""
-    start, end = timeline.start_ns[rows], timeline.end_ns[rows]
-    queued = timeline.queued_ns[rows]
+def _packets(timeline: Timeline, rows: Ints) -> tuple[Ints, Ints, Ints]:
+    """``(queued, start, end)`` of the packets ``rows``; a barrier (``WAIT``) never runs: its start is its end."""
+    start, queued = timeline.start_ns[rows], timeline.queued_ns[rows]
+    end = start + timeline.dur_ns[rows]
     barrier = timeline.kind[rows] == Kind.WAIT
-    queued = np.where(barrier & (queued == UNKNOWN), start, queued)
-    start = np.where(barrier, end, start)
-    queued = np.where((queued == UNKNOWN) | (queued > start), start, queued)
-    return queued, start, end
+    known = queued != UNKNOWN
+    if not known.all():
+        queued = np.where(known, queued, start)
+    if barrier.any():
+        start = np.where(barrier, end, start)
+    return np.minimum(queued, start), start, end
+
+
+def _lane_packets(timeline: Timeline, *, barriers: bool) -> tuple[list[Ints], tuple[str, ...]]:
+    """Row numbers of the packets of every queue (or stream) that has any, and their labels."""
+    lane_of, labels = _occupancy_lanes(timeline)
+    packets = timeline.busy_mask
+    if barriers:
+        packets = packets | (timeline.kind == Kind.WAIT)
+    packets = packets & (lane_of != UNKNOWN)
+    rows = np.flatnonzero(packets)
+    found = [(lane, rows[inside]) for lane, inside in group(lane_of[rows])]
+    return [own for _, own in found], tuple(labels[lane] for lane, _ in found)
 
 
 def occupancy(timeline: Timeline) -> QueueOccupancy:
     """Packets waiting and running in every queue as step functions.
 
     A packet waits from ``queued_ns`` to its start and runs until its end; a barrier waits until it is released. Where
-    the source names no queue, streams stand in, labelled ``stream <name>``.
+    the source names no queue, streams stand in, labelled ``stream <name>``. Above ``EXACT_ROWS`` packets the steps are
+    those of :func:`occupancy_bins`.
     """
-    lane_of, labels = _occupancy_lanes(timeline)
-    packets = timeline.busy_mask | ((timeline.kind == Kind.WAIT) & (lane_of != UNKNOWN))
-    packets &= lane_of != UNKNOWN
-    used = np.unique(lane_of[packets])
-    parts = [_packets(timeline, packets & (lane_of == lane)) for lane in used]
+    lanes_of_rows, labels = _lane_packets(timeline, barriers=bool((timeline.queue != UNKNOWN).any()))
+    if sum(map(len, lanes_of_rows)) > EXACT_ROWS:
+        return occupancy_bins(timeline, MANY_BINS)
+    parts = [_packets(timeline, rows) for rows in lanes_of_rows]
     times = [t for part in parts for t in part]
     edges = np.unique(np.concatenate(times)) if times else np.empty(0, np.int64)
-    running = np.zeros((len(used), max(len(edges) - 1, 0)), np.int32)
+    running = np.zeros((len(parts), max(len(edges) - 1, 0)), np.int32)
     waiting = np.zeros_like(running)
     for at, (queued, start, end) in enumerate(parts):
         running[at] = _steps(edges, start, end)
         waiting[at] = _steps(edges, queued, start)
-    return QueueOccupancy(tuple(labels[i] for i in used), edges, running, waiting)
+    return QueueOccupancy(labels, edges, running, waiting)
 
 
 def _steps(edges: Ints, start: Ints, end: Ints) -> NDArray[np.int32]:
@@ -224,11 +260,12 @@ def queue_depth(timeline: Timeline) -> list[QueueDepth]:
     if not timeline.queues:
         return []
     first, last = wall(timeline)
-    packets = timeline.busy_mask & (timeline.queue != UNKNOWN)
     out = []
-    for lane in np.unique(timeline.queue[packets]).tolist():
-        queued, start, end = _packets(timeline, packets & (timeline.queue == lane))
-        queued, begun = np.sort(queued), np.sort(start)
+    for lane, rows in _grouped(timeline, timeline.queue):
+        if lane == UNKNOWN:
+            continue
+        queued, start, end = _packets(timeline, rows)
+        queued, begun = np.sort(queued, kind="stable"), np.sort(start, kind="stable")
         waiting = np.searchsorted(queued, queued, side="right") - np.searchsorted(begun, queued, side="right")
         span = max(last - first, 1)
         out.append(
@@ -243,25 +280,18 @@ def queue_depth(timeline: Timeline) -> list[QueueDepth]:
 
 
 def occupancy_bins(timeline: Timeline, bins: int = 4096) -> QueueOccupancy:
-    """Like :func:`occupancy`, on ``bins`` equal cells: the largest count reached at any cell's start.
+    """Like :func:`occupancy`, on ``bins`` equal cells: the counts at every cell's start, barriers left out.
 
     Cheap at any size: what a picture of a million rows needs.
     """
-    lane_of, labels = _occupancy_lanes(timeline)
-    packets = timeline.busy_mask & (lane_of != UNKNOWN)
-    used = np.unique(lane_of[packets])
+    lanes_of_rows, labels = _lane_packets(timeline, barriers=False)
     first, last = wall(timeline)
     edges = np.unique(np.linspace(first, last, bins + 1).astype(np.int64))
-    running = np.zeros((len(used), max(len(edges) - 1, 0)), np.int32)
+    running = np.zeros((len(labels), max(len(edges) - 1, 0)), np.int32)
     waiting = np.zeros_like(running)
-    for at, lane in enumerate(used):
-        queued, start, end = _packets(timeline, packets & (lane_of == lane))
-        running[at] = _sampled(edges, start, end)
-        waiting[at] = _sampled(edges, queued, start)
-    return QueueOccupancy(tuple(labels[i] for i in used), edges, running, waiting)
-
-
-def _sampled(edges: Ints, start: Ints, end: Ints) -> NDArray[np.int32]:
-    begun = np.searchsorted(np.sort(start, kind="stable"), edges[:-1], side="right")
-    over = np.searchsorted(np.sort(end, kind="stable"), edges[:-1], side="right")
-    return (begun - over).astype(np.int32)
+    for at, rows in enumerate(lanes_of_rows):
+        queued, start, end = (np.sort(times, kind="stable") for times in _packets(timeline, rows))
+        begun, over, entered = (np.searchsorted(times, edges[:-1], side="right") for times in (start, end, queued))
+        running[at] = begun - over
+        waiting[at] = entered - begun
+    return QueueOccupancy(labels, edges, running, waiting)

@@ -128,7 +128,7 @@ class Timeline:
     @property
     def busy_mask(self) -> NDArray[np.bool_]:
         """``bool [n]``: rows that count as busy (kernels, copies, fills)."""
-        return np.isin(self.kind, [int(k) for k in BUSY_KINDS])
+        return self.kind <= int(Kind.MEMSET)
 
     def select(self, rows: NDArray[np.bool_] | Ints) -> Self:
         """The timeline restricted to ``rows`` (a mask or row numbers); label tuples stay whole."""

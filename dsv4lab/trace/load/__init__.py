@@ -21,6 +21,15 @@ def load_file(path: Path, progress: Progress | None = None) -> tuple[Timeline, L
     ``progress`` is called now and then with the number of file bytes read so far. Raises ``TraceError``, in one line
     that names the file, if it is missing, of no known format, or damaged beyond repair.
     """
+    from dsv4lab.trace.text import clean
+
+    try:
+        return _load(path, progress)
+    except TraceError as error:
+        raise TraceError(clean(str(error))) from None
+
+
+def _load(path: Path, progress: Progress | None) -> tuple[Timeline, LoadReport]:
     from dsv4lab.trace.load.detect import detect
 
     kind = detect(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from pathlib import Path
 from types import NoneType
@@ -34,6 +34,8 @@ from dsv4lab.trace.load.source import Source, read_ahead
 _BATCH = 4096
 _OWN = ("step", "layer", "op", "rank", "at")
 _NO_ARGS = OwnArgs()
+_PLACE = attrgetter("stream", "queue", "hsa_queue", "device", "correlation", "external")
+_OP_IDS = attrgetter("stream", "external")
 _NAME, _TS, _DUR, _ARGS, _PH = (attrgetter(name) for name in ("name", "ts", "dur", "args", "ph"))
 
 
@@ -84,37 +86,47 @@ class KinetoRows:
             self.report.lost_events += int((~ok).sum())
             self.report.findings["no start time"] += int((~ok).sum())
             rows, kind, start = [e for e, good in zip(rows, ok, strict=True) if good], kind[ok], start[ok]
-        args = [a or _NO_ARGS for a in map(_ARGS, rows)]
+        args = self._args(rows)
+        stream, queue, hsa_queue, device, correlation, external = zip(*map(_PLACE, args), strict=True)
         self._put("start_ns", start)
         self._put("dur_ns", self._durations(list(map(_DUR, rows)), kind))
         self._put("kind", kind)
         self._put("name", self._names(rows))
-        self._put("stream", self._lanes(self.streams, [a.stream for a in args]))
-        self._put("queue", self._lanes(self.queues, [a.queue if a.hsa_queue is None else a.hsa_queue for a in args]))
-        self._put("device", self._lanes(self.devices, [a.device for a in args]))
-        self._put("correlation", self._numbers([a.correlation for a in args]))
-        self._put("external", self._numbers([a.external for a in args]))
+        self._put("stream", self._lanes(self.streams, stream))
+        named = queue if set(hsa_queue) == {None} else self._either(hsa_queue, queue)
+        self._put("queue", self._lanes(self.queues, named))
+        self._put("device", self._lanes(self.devices, device))
+        self._put("correlation", self._numbers(correlation))
+        self._put("external", self._numbers(external))
         if self.own:
             self._put("queued_ns", self._numbers([a.queued_ns for a in args]))
             for name in _OWN:
                 self._put(name, self._small([getattr(a, name) for a in args]))
 
+    @staticmethod
+    def _args(events: list[Any]) -> list[Any]:
+        args = list(map(_ARGS, events))
+        return [a or _NO_ARGS for a in args] if None in args else args
+
+    @staticmethod
+    def _either(first: Sequence[IdValue], second: Sequence[IdValue]) -> list[IdValue]:
+        return [b if a is None else a for a, b in zip(first, second, strict=True)]
+
     def _put(self, column: str, values: NDArray[Any]) -> None:
         self.parts[column].append(values)
 
     def _names(self, rows: list[Any]) -> NDArray[np.int32]:
-        return np.array(self.names.column([bytes(raw) or b'""' for raw in map(_NAME, rows)]), np.int32)
+        return np.array(self.names.column(map(bytes, map(_NAME, rows))), np.int32)
 
-    def _lanes(self, labels: Labels, values: list[IdValue]) -> NDArray[np.int32]:
+    def _lanes(self, labels: Labels, values: Sequence[IdValue]) -> NDArray[np.int32]:
         return np.array(labels.column(self._keys(values)), np.int32)
 
     def _add_ops(self, ops: list[Any]) -> None:
         if not ops:
             return
-        args = list(map(_ARGS, ops))
-        self.report.findings["cpu rows with a stream"] += sum(a is not None and a.stream is not None for a in args)
-        external = self._numbers([a.external if a is not None else None for a in args])
-        self.op_external.append(external)
+        stream, external = zip(*map(_OP_IDS, self._args(ops)), strict=True)
+        self.report.findings["cpu rows with a stream"] += len(stream) - stream.count(None)
+        self.op_external.append(self._numbers(external))
         self.op_name.append(self._names(ops))
 
     def _times(self, raws: list[msgspec.Raw]) -> tuple[Ints, NDArray[np.bool_]]:
@@ -137,7 +149,7 @@ class KinetoRows:
         values[~ok | negative] = 0
         return values
 
-    def _keys(self, values: list[IdValue]) -> list[IdValue]:
+    def _keys(self, values: Sequence[IdValue]) -> Sequence[IdValue]:
         if set(map(type, values)) <= {int, NoneType}:
             return values
         return [self._key(v) for v in values]
@@ -151,7 +163,7 @@ class KinetoRows:
             return int(value)
         return value
 
-    def _numbers(self, values: list[IdValue]) -> Ints:
+    def _numbers(self, values: Sequence[IdValue]) -> Ints:
         plain = values if None not in values else [UNKNOWN if v is None else v for v in values]
         if set(map(type, plain)) <= {int}:
             try:
@@ -207,6 +219,8 @@ _COLUMNS: dict[str, type] = {
 
 def decode_name(raw: bytes, report: LoadReport) -> str:
     """The text of a JSON string literal, invalid bytes replaced."""
+    if not raw:
+        return ""
     try:
         value = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -242,25 +256,25 @@ def read_kineto(path: Path, progress: Callable[[int], None] | None = None) -> tu
 
 def _timeline(header: dict[str, Any], rows: KinetoRows, report: LoadReport) -> Timeline:
     columns = rows.columns()
-    names = [decode_name(raw, report) for raw in rows.names.ids]
+    names = [decode_name(raw, report) for raw in rows.names.keys]
     host = np.unique(columns["name"][columns["kind"] == int(Kind.HOST)])
     platform = platform_of(header, [names[i] for i in host[:64] if i != UNKNOWN])
     rank, world = rank_of(header, report.file)
     own = own_labels(header) if rows.own else None
     warnings = []
-    queues: list[IdValue] = list(rows.queues.ids)
+    queues: list[IdValue] = list(rows.queues.keys)
     gpu = columns["kind"] <= int(Kind.MEMSET)
     if platform == "rocm" and not queues and bool((columns["stream"][gpu] != UNKNOWN).any()):
         columns["queue"] = np.where(gpu, columns["stream"], UNKNOWN).astype(np.int32)
-        queues = list(rows.streams.ids)
+        queues = list(rows.streams.keys)
         warnings.append(f"{report.file}: {OLD_QUEUES}")
-    report.exporter = _exporter(header, platform, bool(rows.streams.ids), bool(queues), bool(warnings))
+    report.exporter = _exporter(header, platform, bool(rows.streams.keys), bool(queues), bool(warnings))
     written_op, written_device = columns["op"], columns.pop("at")
     join_launches(columns, *rows.ops(), report)
     report.rows = int(gpu.sum())
-    meta = _meta(header, platform, rank, world, [str(d) for d in rows.devices.ids])
+    meta = _meta(header, platform, rank, world, [str(d) for d in rows.devices.keys])
     if own is not None:
-        labels = remap(columns, own, rows.streams.ids, rows.queues.ids, names)
+        labels = remap(columns, own, rows.streams.keys, rows.queues.keys, names)
         columns["op"] = np.where(written_op < len(own["names"]), written_op, UNKNOWN).astype(np.int32)
         columns["device"] = written_device
     else:
@@ -272,8 +286,8 @@ def _timeline(header: dict[str, Any], rows: KinetoRows, report: LoadReport) -> T
 def _labels(
     columns: dict[str, NDArray[Any]], rows: KinetoRows, queues: list[IdValue], names: list[str]
 ) -> dict[str, Any]:
-    devices = [str(d) for d in rows.devices.ids]
-    stream, streams = by_device(columns["stream"], columns["device"], [str(s) for s in rows.streams.ids], devices)
+    devices = [str(d) for d in rows.devices.keys]
+    stream, streams = by_device(columns["stream"], columns["device"], [str(s) for s in rows.streams.keys], devices)
     queue, queue_names = by_device(columns["queue"], columns["device"], [str(q) for q in queues], devices)
     columns["stream"], columns["queue"] = stream, queue
     return {"names": names, "streams": streams, "queues": queue_names, "main_stream": None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,8 @@ def own_labels(header: Mapping[str, Any]) -> dict[str, Any] | None:
 def remap(
     columns: dict[str, NDArray[Any]],
     own: Mapping[str, Any],
-    streams: Mapping[Any, int],
-    queues: Mapping[Any, int],
+    streams: Sequence[Any],
+    queues: Sequence[Any],
     names: list[str],
 ) -> dict[str, Any]:
     """Put the ids of ``columns`` back to those of the exported timeline; returns the labels."""
@@ -49,6 +49,6 @@ def _table(ids: list[int]) -> NDArray[np.int32]:
     return np.array([*ids, UNKNOWN], np.int32)
 
 
-def positions(keys: Mapping[Any, int], limit: int) -> NDArray[np.int32]:
+def positions(keys: Sequence[Any], limit: int) -> NDArray[np.int32]:
     """For ids of first appearance, the number each stands for in the file; ``UNKNOWN`` unless in ``[0, limit)``."""
     return _table([k if isinstance(k, int) and 0 <= k < limit else UNKNOWN for k in keys])

@@ -102,7 +102,7 @@ def join_ranks(loaded: dict[int, Loaded], warnings: Sequence[str], *, align: boo
     meta = {
         **first.meta,
         "ranks": list(timelines),
-        "devices": [str(d) for _, d in devices.ids],
+        "devices": [str(d) for _, d in devices.keys],
         "clocks": told,
         "load_reports": [report.to_json() for _, _, report in loaded.values()],
     }

@@ -88,7 +88,7 @@ class RowTable:
         }
         none = np.empty(0, np.int64)
         join_launches(columns, none, none.astype(np.int32), self.report)
-        devices = [str(d) for d in self.devices.ids]
+        devices = [str(d) for d in self.devices.keys]
         columns["stream"], streams = by_device(columns["stream"], columns["device"], self.streams.texts(), devices)
         columns["queue"], queues = by_device(columns["queue"], columns["device"], self.queues.texts(), devices)
         gpu = columns["kind"] <= int(Kind.MEMSET)
