@@ -1,5 +1,5 @@
 """KV compression, ratio 4 and 128."""
 
-from dsv4_kernels.compress.reference import compress_reference
+from dsv4_kernels.compress.reference import compress_pools_reference, compress_reference
 
-__all__ = ["compress_reference"]
+__all__ = ["compress_pools_reference", "compress_reference"]

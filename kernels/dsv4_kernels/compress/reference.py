@@ -6,6 +6,7 @@ import torch
 
 from dsv4_kernels.rope import rope_table, rotate_tail
 from dsv4_kernels.rows import Rows, put_rows
+from dsv4_kernels.targets_of_rows import rows_of
 
 
 def compress_reference(
@@ -55,3 +56,29 @@ def _pool_window(window: torch.Tensor, ape: torch.Tensor, d: int) -> torch.Tenso
         bias = torch.cat((ape[:, :d], ape[:, d:]), dim=0)
         scores = torch.cat((scores[:, :ratio, :d], scores[:, ratio:, d:]), dim=1) + bias
     return (torch.softmax(scores, dim=1) * keys).sum(1)
+
+
+def compress_pools_reference(
+    ks: torch.Tensor,
+    state: torch.Tensor,
+    ape: torch.Tensor,
+    norm_weight: torch.Tensor,
+    frequencies: torch.Tensor,
+    eps: float,
+    *,
+    gather_state: torch.Tensor,
+    gather_flat: torch.Tensor,
+    from_flat: torch.Tensor,
+    positions: torch.Tensor,
+    pool: torch.Tensor,
+    rope_pool: torch.Tensor | None,
+    rows: torch.Tensor,
+    state_src: torch.Tensor,
+    state_dst: torch.Tensor,
+) -> None:
+    """As :func:`compress_reference`, on the pair of tensors of the fp8 layout where ``rope_pool`` is given."""
+    compress_reference(
+        ks, state, ape, norm_weight, frequencies, eps, gather_state=gather_state, gather_flat=gather_flat,
+        from_flat=from_flat, positions=positions, pool=rows_of(pool, rope_pool, norm_weight.shape[0]), rows=rows,
+        state_src=state_src, state_dst=state_dst,
+    )  # fmt: skip

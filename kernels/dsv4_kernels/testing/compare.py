@@ -25,6 +25,8 @@ class Float64(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Call ``func`` with every float32 replaced."""
+        if func is torch.Tensor.view:  # with a dtype it reinterprets bytes
+            return func(*args, **(kwargs or {}))
         kwargs = {k: _wide(v) for k, v in (kwargs or {}).items()}
         if func is torch.Tensor.float:
             return args[0].to(torch.float64)

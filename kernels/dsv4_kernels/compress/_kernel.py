@@ -1,0 +1,80 @@
+"""Compression of finished windows: softmax pooling per channel, norm, rope and store in one launch."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from dsv4_kernels.pool_jit import store_rows
+
+TURN = tl.constexpr(6.283185307179586)
+
+
+@triton.jit
+def _angles(position, frequencies_ptr, D: tl.constexpr, HALF: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Cosines and sines of the pairs of a row, ``[1, BLOCK_D / 2]``: the angle is reduced in float64."""
+    pair = tl.arange(0, BLOCK_D // 2) - (D // 2 - HALF)
+    inside = (pair >= 0) & (pair < HALF)
+    turns = tl.load(frequencies_ptr + pair, inside, 0.0) * position.to(tl.float64) * (1.0 / TURN)
+    angle = ((turns - tl.floor(turns)) * TURN).to(tl.float32)
+    return tl.cos(angle)[None, :], tl.sin(angle)[None, :]
+
+
+@triton.jit
+def _window_part(
+    ks_ptr, state_ptr, ape_ptr, gather_state, gather_flat, from_flat, ks_stride, state_stride, ape_stride, j, d,
+    C: tl.constexpr, D: tl.constexpr, RATIO: tl.constexpr,
+):  # fmt: skip
+    """Keys and scores ``[len(j), len(d)]`` of rows ``j`` of the window; of ratio 4 the first four give their A halves."""
+    flat = tl.load(from_flat + j) != 0
+    at_flat = ks_ptr + tl.load(gather_flat + j) * ks_stride
+    at_state = state_ptr + tl.load(gather_state + j) * state_stride
+    base = tl.where(flat, at_flat, at_state)
+    column = d[None, :]
+    if C != D:
+        column = tl.where(j >= RATIO, D, 0)[:, None] + d[None, :]
+    inside = (j >= 0)[:, None] & (d < D)[None, :]
+    key = tl.load(base[:, None] + column, inside, 0.0)
+    score = tl.load(base[:, None] + C + column, inside, 0.0)
+    return key, score + tl.load(ape_ptr + (j % RATIO)[:, None] * ape_stride + column, inside, 0.0)
+
+
+@triton.jit
+def _compress_kernel(
+    ks_ptr, state_ptr, ape_ptr, weight_ptr, frequencies_ptr, gather_state_ptr, gather_flat_ptr, from_flat_ptr,
+    positions_ptr, pool_ptr, rope_ptr, rows_ptr, eps, ks_stride, state_stride, ape_stride, gather_stride, pool_stride,
+    rope_stride, C: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, HALF: tl.constexpr, ROPE: tl.constexpr,
+    RATIO: tl.constexpr, WINDOW: tl.constexpr, PDL: tl.constexpr, BLOCK_W: tl.constexpr,
+):  # fmt: skip
+    """One program per entry; entries whose row is -1 are skipped."""
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    entry = tl.program_id(0).to(tl.int64)
+    row = tl.load(rows_ptr + entry + tl.arange(0, 1))
+    if tl.max(row, 0) < 0:
+        return
+    d = tl.arange(0, BLOCK_D)
+    gather_state = gather_state_ptr + entry * gather_stride
+    gather_flat = gather_flat_ptr + entry * gather_stride
+    from_flat = from_flat_ptr + entry * gather_stride
+    m = tl.full((BLOCK_D,), -1.0e30, tl.float32)
+    norm = tl.zeros((BLOCK_D,), tl.float32)
+    acc = tl.zeros((BLOCK_D,), tl.float32)
+    for start in tl.range(0, WINDOW, BLOCK_W):
+        key, score = _window_part(
+            ks_ptr, state_ptr, ape_ptr, gather_state, gather_flat, from_flat, ks_stride, state_stride, ape_stride,
+            start + tl.arange(0, BLOCK_W), d, C, D, RATIO,
+        )  # fmt: skip
+        m_new = tl.maximum(m, tl.max(score, 0))
+        p = tl.exp(score - m_new[None, :])
+        alpha = tl.exp(m - m_new)
+        norm = norm * alpha + tl.sum(p, 0)
+        acc = acc * alpha + tl.sum(p * key, 0)
+        m = m_new
+    y = tl.where(d < D, acc / norm, 0.0)
+    y = y * tl.rsqrt(tl.sum(y * y, 0) / D + eps) * tl.load(weight_ptr + d, d < D, 0.0).to(tl.float32)
+    even, odd = tl.split(tl.reshape(y, (1, BLOCK_D // 2, 2)))
+    cos, sin = _angles(tl.load(positions_ptr + entry), frequencies_ptr, D, HALF, BLOCK_D)
+    y = tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (1, BLOCK_D))
+    store_rows(pool_ptr, pool_stride, rope_ptr, rope_stride, row, y, d, 1, D, BLOCK_D, ROPE)

@@ -1,0 +1,118 @@
+"""Wrapper of the compression kernels; arguments as in ``reference.py``."""
+
+from __future__ import annotations
+
+import torch
+import triton
+
+from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
+from dsv4_kernels.compress._kernel import _compress_kernel
+from dsv4_kernels.compress._launch import COMPRESS
+from dsv4_kernels.launch import launch, overlaps
+from dsv4_kernels.ring_store.triton_op import ring_store_pools
+from dsv4_kernels.rows import Rows
+from dsv4_kernels.target import target_of
+from dsv4_kernels.targets_of_rows import two_pools
+
+
+def compress(
+    ks: torch.Tensor,
+    state: torch.Tensor,
+    ape: torch.Tensor,
+    norm_weight: torch.Tensor,
+    frequencies: torch.Tensor,
+    eps: float,
+    *,
+    gather_state: torch.Tensor,
+    gather_flat: torch.Tensor,
+    from_flat: torch.Tensor,
+    positions: torch.Tensor,
+    pool: Rows,
+    rows: torch.Tensor,
+    state_src: torch.Tensor,
+    state_dst: torch.Tensor,
+) -> None:
+    """See :func:`dsv4_kernels.compress.compress_reference`; rows and state destinations of -1 are skipped.
+
+    Two launches: the state may only be overwritten when all windows have been read.
+    """
+    plain, rope_pool = two_pools(pool)
+    compress_pools(
+        ks, state, ape, norm_weight, frequencies, eps, gather_state=gather_state, gather_flat=gather_flat,
+        from_flat=from_flat, positions=positions, pool=plain, rope_pool=rope_pool, rows=rows, state_src=state_src,
+        state_dst=state_dst,
+    )  # fmt: skip
+
+
+def compress_pools(
+    ks: torch.Tensor,
+    state: torch.Tensor,
+    ape: torch.Tensor,
+    norm_weight: torch.Tensor,
+    frequencies: torch.Tensor,
+    eps: float,
+    *,
+    gather_state: torch.Tensor,
+    gather_flat: torch.Tensor,
+    from_flat: torch.Tensor,
+    positions: torch.Tensor,
+    pool: torch.Tensor,
+    rope_pool: torch.Tensor | None,
+    rows: torch.Tensor,
+    state_src: torch.Tensor,
+    state_dst: torch.Tensor,
+) -> None:
+    """As :func:`compress`, with the tensors of the pool: one, or the pair of the fp8 layout."""
+    entries, window = gather_flat.shape
+    ratio, width = ape.shape
+    d = norm_weight.shape[0]
+    _check(ks, state, ape, frequencies, gather_state, gather_flat, from_flat, positions, rows)
+    require(width in (d, 2 * d), f"ape is {list(ape.shape)}, expected [ratio, {d}] or [ratio, {2 * d}]")
+    launch(
+        _compress_kernel,
+        (entries,),
+        {
+            "ks_ptr": ks, "state_ptr": state, "ape_ptr": ape, "weight_ptr": norm_weight,
+            "frequencies_ptr": frequencies, "gather_state_ptr": gather_state, "gather_flat_ptr": gather_flat,
+            "from_flat_ptr": from_flat.view(torch.uint8), "positions_ptr": positions, "pool_ptr": pool,
+            "rope_ptr": pool if rope_pool is None else rope_pool, "rows_ptr": rows, "eps": eps,
+            "ks_stride": ks.stride(0), "state_stride": state.stride(0), "ape_stride": ape.stride(0),
+            "gather_stride": gather_flat.stride(0), "pool_stride": pool.stride(0),
+            "rope_stride": 0 if rope_pool is None else rope_pool.stride(0),
+        },
+        {
+            "C": width, "D": d, "BLOCK_D": triton.next_power_of_2(d), "HALF": frequencies.shape[0],
+            "ROPE": 0 if rope_pool is None else rope_pool.shape[1], "RATIO": ratio, "WINDOW": window,
+            "PDL": overlaps(ks),
+        },
+        COMPRESS.choose(target_of(ks.device), window=window),
+    )  # fmt: skip
+    ring_store_pools(ks, state_src, state, None, state_dst)
+
+
+def _check(
+    ks: torch.Tensor,
+    state: torch.Tensor,
+    ape: torch.Tensor,
+    frequencies: torch.Tensor,
+    gather_state: torch.Tensor,
+    gather_flat: torch.Tensor,
+    from_flat: torch.Tensor,
+    positions: torch.Tensor,
+    rows: torch.Tensor,
+) -> None:
+    entries, window = gather_flat.shape
+    require(window & (window - 1) == 0 and window >= 8, f"windows of {window} rows; expected a power of two from 8")
+    require_shape("ks", ks, -1, 2 * ape.shape[1])
+    require_shape("state", state, -1, 2 * ape.shape[1])
+    for name, tensor in (("ks", ks), ("state", state), ("ape", ape)):
+        require_dtype(name, tensor, torch.float32)
+        require_unit_stride(name, tensor)
+    require_dtype("frequencies", frequencies, torch.float64)
+    for name, tensor in (("gather_state", gather_state), ("gather_flat", gather_flat), ("from_flat", from_flat)):
+        require_shape(name, tensor, entries, window)
+        require(tensor.is_contiguous(), f"{name} is not contiguous")
+    require_dtype("from_flat", from_flat, torch.bool)
+    for name, tensor in (("positions", positions), ("rows", rows)):
+        require_shape(name, tensor, entries)
+        require_dtype(name, tensor, torch.int64)

@@ -1,0 +1,27 @@
+"""Chunk of a row and warps, by capacity of the rows. A row that fits one chunk takes one launch."""
+
+from __future__ import annotations
+
+from dsv4_kernels.launch import PDL, LaunchTable, config, row
+
+INDEX_TOPK = LaunchTable(
+    "index_topk",
+    {
+        "nvidia": (
+            row(config(4, 1, PDL, BLOCK=1024), entries=1024),
+            row(config(8, 1, PDL, BLOCK=4096), entries=4096),
+            row(config(8, 1, PDL, BLOCK=8192), entries=8192),
+            row(config(8, 1, PDL, BLOCK=4096)),
+        ),
+        "amd": (
+            row(config(4, BLOCK=2048), entries=2048),
+            row(config(8, BLOCK=8192), entries=8192),
+            row(config(8, BLOCK=4096)),
+        ),
+    },
+)
+
+MERGE = LaunchTable(
+    "index_topk.merge",
+    {"nvidia": (row(config(8, 1, PDL), candidates=8192), row(config(16, 1, PDL))), "amd": (row(config(8)),)},
+)
