@@ -17,7 +17,8 @@ from dsv4lab.trace.load.salvage import CUT, FIRST_KEYS, object_end, salvage
 
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE_ARRAY = re.compile(rb"\[\s*(?=\{\s*" + FIRST_KEYS + rb")")
-_HEADER_LIMIT = 256 << 20
+_HEADER_LIMIT = 64 << 20
+_KEY_REACH = 256
 _TAIL_LIMIT = 64 << 20
 _LOOK_BACK = (1 << 16, 1 << 20, 1 << 62)
 
@@ -38,20 +39,28 @@ Events = tuple[list[Any], bytes]
 
 
 class EventReader:
-    """Iterates over :data:`Events`; ``header`` and ``tail`` hold the keys around ``traceEvents``."""
+    """Iterates over :data:`Events`; ``header`` and ``tail`` hold the keys around ``traceEvents``.
 
-    def __init__(self, chunks: Iterable[bytes], report: LoadReport, path: Path) -> None:
+    ``share`` of ``of`` readers decodes every ``of``-th piece, the first of them the end of the file too; ``piece`` is
+    the number of the last one yielded. ``ended_early`` tells that the events ended before the last piece: readers that
+    share a file then do not agree where.
+    """
+
+    def __init__(self, chunks: Iterable[bytes], report: LoadReport, path: Path, share: int = 0, of: int = 1) -> None:
         self._chunks = iter(chunks)
         self._report = report
         self._path = path
         self._tail: list[bytes] | None = None
         self._tail_bytes = 0
         self._decoder = EventDecoder()
+        self._share, self._of = share, of
+        self.piece = -1
+        self.ended_early = False
         self.header: dict[str, Any] = {}
         self.tail: dict[str, Any] = {}
 
     def __iter__(self) -> Iterator[Events]:
-        rest = self._open()
+        held = [self._open()]
         self._decoder = EventDecoder(own=isinstance(self.header.get("dsv4lab"), dict))
         for chunk in self._chunks:
             if self._tail is not None:
@@ -59,34 +68,34 @@ class EventReader:
                 continue
             cut = last_cut(chunk)
             if cut is None:
-                rest, cut = self._longer(rest, chunk)
-                if cut is None:
-                    continue
-                chunk, rest = rest, b""
-            yield self._piece(b"".join((b"[", rest, memoryview(chunk)[: cut[0]], b"]")))
-            rest = chunk[cut[1] :]
-        if self._tail is None:
-            yield from self._finish(rest)
+                held.append(chunk)
+                continue
+            if self._is_mine():
+                yield self._piece(b"".join((b"[", *held, memoryview(chunk)[: cut[0]], b"]")))
+            held = [chunk[cut[1] :]]
+        self.ended_early = self._tail is not None
+        if self._tail is None and self._share == 0:
+            yield from self._finish(b"".join(held))
         if self._tail is not None:
             self.tail = self._keys(b"{" + b"".join(self._tail).lstrip(b", \t\r\n"), "tail")
 
-    @staticmethod
-    def _longer(rest: bytes, chunk: bytes) -> tuple[bytes, tuple[int, int] | None]:
-        """Two chunks as one, for a boundary that lies across them."""
-        data = rest + chunk
-        return data, last_cut(data)
+    def _is_mine(self) -> bool:
+        """Whether this reader decodes the next piece; all readers of a file cut it alike."""
+        self.piece += 1
+        return self.piece % self._of == self._share
 
     def _open(self) -> bytes:
         """Read up to the start of the events; returns the text after the opening bracket."""
         data = b""
         for chunk in self._chunks:
+            seen = len(data)
             data += chunk
-            found = _ARRAY.search(data)
+            found = _ARRAY.search(data, max(0, seen - _KEY_REACH))
             if found is not None:
                 before = data[: found.start()].rstrip().rstrip(b",").strip()
                 self.header = self._keys(before + b"}", "header") if before not in (b"{", b"") else {}
                 return data[found.end() :]
-            if data.lstrip()[:1] == b"[" or len(data) > _HEADER_LIMIT:
+            if data[:_KEY_REACH].lstrip()[:1] == b"[" or len(data) > _HEADER_LIMIT:
                 break
         bare = _BARE_ARRAY.search(data)
         if bare is None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from dsv4lab.trace.load.events import Event, read_one
 
-MAX_EVENT = 4 << 20
+MAX_EVENT = 1 << 18
 _STRING = rb'"(?:[^"\\]|\\.)*"'
 _NON_FINITE = re.compile(_STRING + rb"|-?\b(?:NaN|Infinity|nan|inf|Inf)\b", re.DOTALL)
 _ESCAPE = re.compile(rb'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
@@ -18,10 +18,11 @@ _MISSING = re.compile(_STRING + rb"|:(\s*)(?=[,}\]])", re.DOTALL)
 _SURROGATE = re.compile(
     rb"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
-_NEXT_KEYS = rb"pid|tid|ph|cat|ts|dur|args|id|s|bp|name"
-_NAME = re.compile(rb'("name"\s*:\s*")(.*?)("\s*(?:,\s*"(?:' + _NEXT_KEYS + rb')"\s*:|\}))', re.DOTALL)
+_NAME_OPENS = re.compile(rb'"name"\s*:\s*"')
+_NAME_CLOSES = re.compile(rb'"\s*(?:,\s*"(?:pid|tid|ph|cat|ts|dur|args|id|s|bp|name)"\s*:|\})')
+_VALUE_OPENS = re.compile(rb':\s*"')
+_VALUE_CLOSES = re.compile(rb'"\s*(?:,\s*"[^"\\]{1,64}"\s*:|[}\]])')
 _BARE_QUOTE = re.compile(rb'(?<!\\)((?:\\\\)*)"')
-_ANY_VALUE = re.compile(rb'(:\s*")(.*?)("\s*(?:,\s*"[^"\\]{1,64}"\s*:|[}\]]))', re.DOTALL)
 
 
 def _utf8(text: bytes) -> bytes:
@@ -52,17 +53,29 @@ def _escapes(text: bytes) -> bytes:
     return _ESCAPE.sub(lambda m: m[0] if m[1] else rb"\\", text)
 
 
-def _quote_value(match: re.Match[bytes]) -> bytes:
-    inner = _escapes(match[2])
-    return match[1] + _BARE_QUOTE.sub(rb'\1\\"', inner) + match[3]
+def _inner(value: bytes) -> bytes:
+    """The inside of a string with its lone backslashes doubled and its bare quotes escaped."""
+    return _BARE_QUOTE.sub(rb'\1\\"', _escapes(value))
 
 
 def _name_quotes(text: bytes) -> bytes:
-    return _NAME.sub(_quote_value, text)
+    """A name ends where one of an event's own keys follows, whatever quotes it holds."""
+    opens = _NAME_OPENS.search(text)
+    closes = _NAME_CLOSES.search(text, opens.end()) if opens else None
+    if opens is None or closes is None:
+        return text
+    return text[: opens.end()] + _inner(text[opens.end() : closes.start()]) + text[closes.start() :]
 
 
 def _value_quotes(text: bytes) -> bytes:
-    return _ANY_VALUE.sub(_quote_value, text)
+    """A string value ends where a key or the end of its object follows; one pass over the text."""
+    out, at = [], 0
+    while (opens := _VALUE_OPENS.search(text, at)) and (closes := _VALUE_CLOSES.search(text, opens.end())):
+        out += [text[at : opens.end()], _inner(text[opens.end() : closes.start()])]
+        at = closes.start()
+        out.append(text[at : at + 1])
+        at += 1
+    return b"".join((*out, text[at:]))
 
 
 STEPS: tuple[tuple[str, Callable[[bytes], bytes]], ...] = (

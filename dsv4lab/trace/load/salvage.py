@@ -13,7 +13,7 @@ CUT = re.compile(rb"\}\s*,\s*(?=\{\s*" + FIRST_KEYS + rb")")
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
 _CLOSE = re.compile(rb"\}\s*\]")
 _BATCH = 64
-_CLOSES_TRIED = 50
+_CLOSES_TRIED = 10
 
 
 def object_end(text: bytes) -> int | None:
