@@ -68,7 +68,7 @@ def rows_of(spec: KernelSpec, case: Case, device: torch.device, seed: int, machi
         with recorded() as launches:
             call(**arguments)
         configs = [f"{launch.kernel.__name__} {launch.config}" for launch in launches]
-        timing = time_call(call, arguments)
+        timing = time_call(call, arguments, cost.bytes)
         floor = cost.floor_us(machine["copy_gbps"], machine["bf16_tflops"])
         yield row | {
             "us": round(timing.us, 3), "us_p10": round(timing.us_p10, 3), "us_p90": round(timing.us_p90, 3),
@@ -107,9 +107,9 @@ def machine_facts() -> dict[str, Any]:
 def ceilings(device: torch.device) -> dict[str, float]:
     """Copy rate (bytes read plus written) and bf16 matmul rate, on random data."""
     source = Inputs(device, 0).normal(COPY_BYTES // 2)
-    copy = time_call(lambda x, y: y.copy_(x), {"x": source, "y": torch.empty_like(source)})
+    copy = time_call(lambda x, y: y.copy_(x), {"x": source, "y": torch.empty_like(source)}, COPY_BYTES)
     a, b = (Inputs(device, n).normal(MATMUL, MATMUL) for n in range(2))
-    matmul = time_call(lambda a, b, out: torch.mm(a, b, out=out), {"a": a, "b": b, "out": torch.empty_like(a)})
+    matmul = time_call(lambda a, b, out: torch.mm(a, b, out=out), {"a": a, "b": b, "out": torch.empty_like(a)}, 1 << 40)
     rates = {"copy_gbps": 2 * COPY_BYTES / copy.us / 1e3, "bf16_tflops": 2 * MATMUL**3 / matmul.us / 1e6}
     return {name: round(rate, 1) for name, rate in rates.items()}
 

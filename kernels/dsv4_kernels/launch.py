@@ -88,15 +88,18 @@ def row(config: Config, **limits: int) -> Row:
 class LaunchTable:
     """Rows by arch (``sm_90``) or vendor (``nvidia``, ``amd``), arch first; the first row that holds is chosen.
 
-    The last row of each list has no limits. ``constants`` are the names that every config gives.
+    The last row of each list has no limits. ``candidates`` are further configs for the tuner to try. ``constants`` are
+    the names that every config gives.
     """
 
     name: str
     rows: Mapping[str, tuple[Row, ...]]
+    candidates: tuple[Config, ...] = ()
     constants: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        names = {frozenset(dict(r.config.constants)) for rows in self.rows.values() for r in rows}
+        configs = [r.config for rows in self.rows.values() for r in rows] + list(self.candidates)
+        names = {frozenset(dict(c.constants)) for c in configs}
         if len(names) != 1:
             raise ValueError(f"launch table {self.name}: rows differ in their constants: {sorted(map(sorted, names))}")
         if not all(rows and not rows[-1].limits for rows in self.rows.values()):
@@ -105,6 +108,9 @@ class LaunchTable:
 
     def choose(self, target: Target, **sizes: int) -> Config:
         """The config for ``sizes`` on ``target``."""
+        asked = _asked.get()
+        if asked is not None:
+            asked[self.name] = dict(sizes)
         pin = _pins.get().get(self.name)
         if pin is not None:
             return self._checked(pin, "pinned")
@@ -126,6 +132,20 @@ class LaunchTable:
             wanted = ", ".join(sorted(self.constants))
             raise ValueError(f"{origin} config of {self.name} gives {', '.join(sorted(given))}; it takes {wanted}")
         return config
+
+
+_asked: ContextVar[dict[str, dict[str, int]] | None] = ContextVar("asked", default=None)
+
+
+@contextmanager
+def asked_sizes() -> Iterator[dict[str, dict[str, int]]]:
+    """Within the block, the sizes that each launch table was last asked for, by its name."""
+    sizes: dict[str, dict[str, int]] = {}
+    token = _asked.set(sizes)
+    try:
+        yield sizes
+    finally:
+        _asked.reset(token)
 
 
 _NO_PINS: Mapping[str, Config] = {}

@@ -20,4 +20,14 @@ BLOCK_FP8_GEMM = LaunchTable(
             row(config(8, 2, BLOCK_T=128, BLOCK_N=128, GROUP_T=8, SPLITS=1)),
         ),
     },
+    (
+        config(4, 4, BLOCK_T=16, BLOCK_N=32, GROUP_T=1, SPLITS=8),
+        config(4, 6, BLOCK_T=16, BLOCK_N=64, GROUP_T=1, SPLITS=8),
+        config(4, 4, BLOCK_T=16, BLOCK_N=128, GROUP_T=1, SPLITS=8),
+        config(4, 6, BLOCK_T=16, BLOCK_N=32, GROUP_T=1, SPLITS=1),
+        config(4, 4, BLOCK_T=16, BLOCK_N=128, GROUP_T=1, SPLITS=1),
+        config(4, 4, BLOCK_T=64, BLOCK_N=128, GROUP_T=8, SPLITS=1),
+        config(8, 4, BLOCK_T=128, BLOCK_N=128, GROUP_T=8, SPLITS=1),
+        config(8, 4, BLOCK_T=128, BLOCK_N=64, GROUP_T=8, SPLITS=1),
+    ),
 )

@@ -178,13 +178,14 @@ def _collapse_kernel(
     tile = tl.program_id(0)
     if COMB:
         tile -= 1
-    if tile < 0:
-        scale = tl.load(scale_ptr + 1)
-        for j in tl.static_range(4):
-            mix = _summed(partial_ptr, token, inside, n_tokens, 4 + j, splits) * r * scale + tl.load(base_ptr + 4 + j)
-            tl.store(post_ptr + token * 4 + j, 2.0 / (1.0 + tl.exp(-mix)), mask=inside)
-        _store_comb(partial_ptr, base_ptr, scale_ptr, comb_ptr, token, inside, n_tokens, splits, r, hc_eps, ITERS)
-    else:
+        if tile < 0:
+            scale = tl.load(scale_ptr + 1)
+            for j in tl.static_range(4):
+                mix = _summed(partial_ptr, token, inside, n_tokens, 4 + j, splits) * r * scale
+                mix += tl.load(base_ptr + 4 + j)
+                tl.store(post_ptr + token * 4 + j, 2.0 / (1.0 + tl.exp(-mix)), mask=inside)
+            _store_comb(partial_ptr, base_ptr, scale_ptr, comb_ptr, token, inside, n_tokens, splits, r, hc_eps, ITERS)
+    if tile >= 0:
         col = tile * BLOCK_D + tl.arange(0, BLOCK_D)
         mask = inside[:, None] & (col < d)[None, :]
         scale = tl.load(scale_ptr)

@@ -67,8 +67,8 @@ def _cost(arguments: Arguments) -> Cost:
     return Cost(moved, 2 * x.numel() * (mixes + 1 + (4 if "y" in arguments else 0)))
 
 
-# Sigmoid, softmax and 39 normalisations in float32: the last places of exp and of the divisions add up.
-_TOLERANCE = Tolerance(floor=2.0**-18)
+# The matrix units truncate their float32 sums: over 28,672 products that is 1e-5 of a logit, and the mixes follow.
+_TOLERANCE = Tolerance(floor=2.0**-15)
 
 SPECS = (
     KernelSpec(

@@ -21,6 +21,7 @@ RMS_NORM = LaunchTable(
             row(config(4, ROWS=1)),
         ),
     },
+    tuple(config(warps, ROWS=1) for warps in (1, 2, 4, 8, 16)),
 )
 
 NORM_QUANT = LaunchTable(
@@ -38,4 +39,5 @@ NORM_QUANT = LaunchTable(
             row(config(4, ROWS=1)),
         ),
     },
+    tuple(config(warps, ROWS=1) for warps in (1, 2, 4, 8, 16)),
 )

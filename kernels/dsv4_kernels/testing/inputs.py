@@ -39,7 +39,7 @@ class Inputs:
         """Integers of ``[low, high)``."""
         if self.meta:
             return torch.empty(shape, dtype=dtype, device=self.device)
-        return torch.randint(low, high, shape, generator=self._generator, device=self.device).to(dtype)
+        return torch.randint(low, high, shape, generator=self._generator, device=self.device, dtype=dtype)
 
     def distinct(self, high: int, count: int, *, dtype: torch.dtype = torch.int64) -> torch.Tensor:
         """``count`` different integers of ``[0, high)`` in random order."""

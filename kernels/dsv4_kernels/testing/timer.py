@@ -14,6 +14,7 @@ from dsv4_kernels.testing.compare import clone
 
 _L2_BYTES = 64 * 2**20
 _MOST_COPIES = 32
+_MOST_BYTES = 48 * 2**30
 
 
 @dataclass(frozen=True)
@@ -28,21 +29,15 @@ class Timing:
 
 
 def time_call(
-    call: Callable[..., Any],
-    arguments: Arguments,
-    *,
-    replays: int = 30,
-    budget_ms: float = 300.0,
-    copies: int | None = None,
+    call: Callable[..., Any], arguments: Arguments, moved: int, *, replays: int = 20, budget_ms: float = 200.0
 ) -> Timing:
     """Time ``call(**arguments)``: a graph of at least 20 calls (fewer if long), rotating over copies of the arguments.
 
-    As many copies are made as fill twice the L2, so that what one call reads is not in the cache from the call
-    before; ``copies`` overrides that. The outputs are left as the last replay wrote them.
+    As many copies are made as fill twice the L2 with the ``moved`` bytes of a call (at most 32, so the inputs of the
+    smallest calls stay in the L2). The outputs are left as the last replay wrote them.
     """
-    moved = sum(v.numel() * v.element_size() for v in arguments.values() if isinstance(v, torch.Tensor))
-    if copies is None:
-        copies = max(1, min(_MOST_COPIES, -(-2 * _L2_BYTES // max(moved, 1))))
+    held = sum(v.numel() * v.element_size() for v in arguments.values() if isinstance(v, torch.Tensor))
+    copies = max(1, min(_MOST_COPIES, -(-2 * _L2_BYTES // max(moved, 1)), 1 + _MOST_BYTES // max(held, 1)))
     sets = [arguments, *(clone(arguments) for _ in range(copies - 1))]
     once = _warm_up(call, sets)
     calls = max(copies, min(20, max(1, int(budget_ms / replays / max(once, 1e-3)))))

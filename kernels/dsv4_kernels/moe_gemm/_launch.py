@@ -1,0 +1,57 @@
+"""Tiles of the expert kernels, and from how many tokens on matrix tiles pay."""
+
+from __future__ import annotations
+
+from dsv4_kernels.launch import LaunchTable, config, row
+
+VECTOR_TOKENS = 16
+"""Up to this many tokens each (token, expert) pair is a matrix-vector product."""
+
+_VECTOR_CANDIDATES = tuple(
+    config(warps, 1, BLOCK_N=n, BLOCK_G=g)
+    for warps, n, g in ((1, 2, 32), (1, 4, 32), (1, 8, 32), (2, 8, 32), (4, 4, 32), (4, 8, 32), (4, 16, 32), (4, 8, 64))
+)
+
+GATE_UP = LaunchTable(
+    "moe_gate_up",
+    {
+        "nvidia": (row(config(2, 1, BLOCK_N=4, BLOCK_G=32)),),
+        "amd": (row(config(2, 1, BLOCK_N=4, BLOCK_G=64)),),
+    },
+    _VECTOR_CANDIDATES,
+)
+
+DOWN = LaunchTable(
+    "moe_down",
+    {
+        "nvidia": (row(config(2, 1, BLOCK_N=4, BLOCK_G=32)),),
+        "amd": (row(config(2, 1, BLOCK_N=4, BLOCK_G=64)),),
+    },
+    _VECTOR_CANDIDATES,
+)
+
+TILES = LaunchTable(
+    "moe_tiles",
+    {
+        "nvidia": (
+            row(config(4, 3, BLOCK_M=16, BLOCK_N=64, BLOCK_K=128), tokens=256),
+            row(config(4, 3, BLOCK_M=64, BLOCK_N=64, BLOCK_K=64)),
+        ),
+        "amd": (
+            row(config(4, 2, BLOCK_M=16, BLOCK_N=64, BLOCK_K=128), tokens=256),
+            row(config(4, 2, BLOCK_M=64, BLOCK_N=64, BLOCK_K=64)),
+        ),
+    },
+    (
+        config(4, 4, BLOCK_M=16, BLOCK_N=64, BLOCK_K=64),
+        config(8, 3, BLOCK_M=128, BLOCK_N=64, BLOCK_K=64),
+        config(8, 3, BLOCK_M=64, BLOCK_N=128, BLOCK_K=64),
+        config(8, 3, BLOCK_M=128, BLOCK_N=128, BLOCK_K=64),
+        config(4, 3, BLOCK_M=64, BLOCK_N=64, BLOCK_K=128),
+    ),
+)
+
+COMBINE = LaunchTable(
+    "moe_combine",
+    {"nvidia": (row(config(4, BLOCK=1024)),), "amd": (row(config(2, BLOCK=1024)),)},
+)
