@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -13,6 +13,7 @@ from dsv4lab.checkpoint.match import FP4, FP8, Source, match
 from dsv4lab.checkpoint.names import Role, TensorSpec, expected_tensors
 from dsv4lab.checkpoint.shards import Shards, StoredTensor
 from dsv4lab.checkpoint.spelling import canonical_name
+from dsv4lab.checkpoint.stored import StoredWeight
 from dsv4lab.config.model import ModelConfig
 from dsv4lab.errors import CheckpointError
 
@@ -29,9 +30,37 @@ def load_weights(
     weights are decoded. Draft layers are left out. Raises :class:`CheckpointError` naming file and tensor; names,
     shapes and dtypes are all checked before the first tensor is read.
     """
+    weights = dict(stream_weights(directory, config, dtype, progress))
+    return {name: weights[name] for name in expected_tensors(config)}
+
+
+def stream_weights(
+    directory: str | Path, config: ModelConfig, dtype: torch.dtype = torch.float32, progress: Progress | None = None
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """As :func:`load_weights`, one tensor at a time in the order of the files.
+
+    Memory holds one tensor, its stored form, and whatever the caller keeps (of experts packed into one tensor, that).
+    """
     with Shards(directory) as shards:
         sources = match(shards.directory, shards.tensors, config)
-        return _read(shards, sources, expected_tensors(config), config, dtype, progress)
+        yield from _stream(shards, sources, expected_tensors(config), config, dtype, progress)
+
+
+def stream_stored(
+    directory: str | Path, config: ModelConfig, progress: Progress | None = None
+) -> Iterator[tuple[str, StoredWeight]]:
+    """Every tensor as it is stored, codes and scales not decoded: what a device that computes with them takes."""
+    with Shards(directory) as shards:
+        sources = match(shards.directory, shards.tensors, config)
+        reader = _Reader(shards)
+        for done, name in enumerate(_file_order(sources), start=1):
+            source = sources[name]
+            if source.expert is not None or source.scale is None:
+                yield name, StoredWeight(reader.values(source))
+            else:
+                yield name, StoredWeight(shards.read(source.stored), shards.read(source.scale))
+            if progress is not None:
+                progress(done, len(sources))
 
 
 def load_draft_weights(
@@ -47,26 +76,28 @@ def load_draft_weights(
             raise CheckpointError(f"{directory}: holds {found or 'no'} draft layers, not those of {kind}")
         expected = expected_draft_tensors(config, kind)
         sources = match(shards.directory, shards.tensors, config, expected)
-        return _read(shards, sources, expected, config, dtype)
+        weights = dict(_stream(shards, sources, expected, config, dtype))
+        return {name: weights[name] for name in expected}
 
 
-def _read(
+def _stream(
     shards: Shards,
     sources: Mapping[str, Source],
     expected: Mapping[str, TensorSpec],
     config: ModelConfig,
     dtype: torch.dtype,
     progress: Progress | None = None,
-) -> dict[str, torch.Tensor]:
+) -> Iterator[tuple[str, torch.Tensor]]:
     reader = _Reader(shards)
-    weights: dict[str, torch.Tensor] = {}
-    # File by file, and a packed tensor read once for all its experts.
-    order = sorted(sources, key=lambda name: (str(sources[name].stored.file), sources[name].stored.name))
-    for done, name in enumerate(order, start=1):
-        weights[name] = _finish(reader.values(sources[name]), sources[name], expected[name], config, dtype)
+    for done, name in enumerate(_file_order(sources), start=1):
+        yield name, _finish(reader.values(sources[name]), sources[name], expected[name], config, dtype)
         if progress is not None:
-            progress(done, len(order))
-    return {name: weights[name] for name in expected}
+            progress(done, len(sources))
+
+
+def _file_order(sources: Mapping[str, Source]) -> list[str]:
+    """File by file, and a packed tensor read once for all its experts."""
+    return sorted(sources, key=lambda name: (str(sources[name].stored.file), sources[name].stored.name))
 
 
 class _Reader:

@@ -6,32 +6,48 @@ Headers are read and checked first, whole; tensors are then read one at a time, 
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from dsv4lab.errors import CheckpointError
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "F4": torch.uint8,
+}
+"""Dtypes that are read; two F4 values to a byte."""
 _LENGTH = struct.Struct("<Q")
 _MAX_HEADER = 512 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where one tensor lies: raw name, file, shape and dtype as the file's header spells them."""
+    """Where one tensor lies: raw name, file, shape and dtype as the file's header spells them, bytes from ``begin``."""
 
     name: str
     file: Path
     shape: tuple[int, ...]
     dtype: str
+    begin: int = 0
+    nbytes: int = 0
 
 
 class Shards:
@@ -43,8 +59,7 @@ class Shards:
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
         self.tensors: Mapping[str, StoredTensor] = _inventory(self.directory)
-        self._open_file: Path | None = None
-        self._handle: Any = None
+        self._file: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -53,23 +68,44 @@ class Shards:
         self.close()
 
     def read(self, stored: StoredTensor) -> torch.Tensor:
-        """The tensor, in memory of its own: the file may change or go once this returns."""
+        """The tensor, in memory of its own: the file may change or go once this returns.
+
+        Read, not mapped, so that what is done with does not count as memory in use.
+        """
+        dtype = DTYPES.get(stored.dtype)
+        if dtype is None:
+            raise CheckpointError(f"{stored.file}: {stored.name}: dtype {stored.dtype} is none that this reads")
+        shape = (*stored.shape[:-1], stored.shape[-1] // 2) if stored.dtype == "F4" else stored.shape
+        if math.prod(shape) * dtype.itemsize != stored.nbytes:
+            raise CheckpointError(
+                f"{stored.file}: {stored.name}: {stored.nbytes} bytes do not hold {list(stored.shape)} {stored.dtype}"
+            )
+        data = torch.empty(stored.nbytes, dtype=torch.uint8)
         try:
-            if self._open_file != stored.file:
+            if self._file is None or self._file.name != str(stored.file):
                 self.close()
-                opener: Any = safe_open(stored.file, framework="pt", device="cpu")
-                self._handle = opener.__enter__()
-                self._open_file = stored.file
-            tensor: torch.Tensor = self._handle.get_tensor(stored.name)
-        except (SafetensorError, OSError, RuntimeError, ValueError) as error:
-            raise CheckpointError(f"{stored.file}: {stored.name}: cannot be read ({_line(error)})") from None
-        return tensor.clone()
+                self._file = stored.file.open("rb", buffering=0)
+            self._file.seek(stored.begin)
+            _read_into(self._file, data.numpy().data)
+        except OSError as error:
+            why = error.strerror or _line(error)
+            raise CheckpointError(f"{stored.file}: {stored.name}: cannot be read ({why})") from None
+        return data.view(dtype).view(shape)
 
     def close(self) -> None:
         """Let go of the open file."""
-        if self._handle is not None:
-            self._handle.__exit__(None, None, None)
-        self._handle, self._open_file = None, None
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+
+def _read_into(stream: IO[bytes], view: memoryview) -> None:
+    done = 0
+    while done < len(view):
+        count = stream.readinto(view[done:])  # type: ignore[attr-defined]
+        if not count:
+            raise OSError(f"the file ends {len(view) - done} bytes early")
+        done += count
 
 
 def read_header(file: Path) -> dict[str, StoredTensor]:
@@ -88,10 +124,10 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
         raise CheckpointError(f"{file}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: not a safetensors file: its header is not JSON ({_line(error)})") from None
-    return _entries(file, header, size - _LENGTH.size - length)
+    return _entries(file, header, _LENGTH.size + length, size - _LENGTH.size - length)
 
 
-def _entries(file: Path, header: object, data_bytes: int) -> dict[str, StoredTensor]:
+def _entries(file: Path, header: object, data_begin: int, data_bytes: int) -> dict[str, StoredTensor]:
     if not isinstance(header, dict):
         raise CheckpointError(f"{file}: not a safetensors file: its header is no JSON object")
     tensors, end = {}, 0
@@ -100,8 +136,9 @@ def _entries(file: Path, header: object, data_bytes: int) -> dict[str, StoredTen
             continue
         try:
             shape = tuple(int(n) for n in entry["shape"])
-            end = max(end, int(entry["data_offsets"][1]))
-            tensors[name] = StoredTensor(name, file, shape, str(entry["dtype"]))
+            first, last = (int(n) for n in entry["data_offsets"])
+            end = max(end, last)
+            tensors[name] = StoredTensor(name, file, shape, str(entry["dtype"]), data_begin + first, last - first)
         except (TypeError, KeyError, IndexError, ValueError):
             raise CheckpointError(f"{file}: {name}: malformed entry in the safetensors header") from None
     if end != data_bytes:

@@ -44,9 +44,7 @@ def random_tensor(name: str, spec: TensorSpec, config: ModelConfig, seed: int, d
     rng = _generator(name, seed)
     if spec.role is Role.HASH_TABLE:
         return torch.from_numpy(_distinct_rows(rng, spec.shape, config.n_routed_experts))
-    mean, deviation = _SCALES[spec.role]
-    if deviation is None:
-        deviation = spec.shape[-1] ** -0.5 * (_HEAD_GAIN if spec.role is Role.HEAD else 1.0)
+    mean, deviation = mean_and_deviation(spec)
     # Uniform rather than normal: exact across platforms, several times faster, and as good in sums of many.
     values = rng.random(spec.shape, dtype=np.float32)
     values -= np.float32(0.5)
@@ -55,6 +53,14 @@ def random_tensor(name: str, spec: TensorSpec, config: ModelConfig, seed: int, d
         values += np.float32(mean)
     tensor = torch.from_numpy(values)
     return tensor.to(dtype) if spec.role.follows_model_dtype else tensor
+
+
+def mean_and_deviation(spec: TensorSpec) -> tuple[float, float]:
+    """Mean and standard deviation of a synthetic tensor of this role and shape."""
+    mean, deviation = _SCALES[spec.role]
+    if deviation is None:
+        deviation = float(spec.shape[-1] ** -0.5) * (_HEAD_GAIN if spec.role is Role.HEAD else 1.0)
+    return mean, deviation
 
 
 def _generator(name: str, seed: int) -> np.random.Generator:

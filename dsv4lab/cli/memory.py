@@ -50,7 +50,7 @@ class MemoryCommand(Command):
     def run(self, args: argparse.Namespace) -> int:
         """Print the plan; the keys of ``--json`` are in the README."""
         config = preset(args.preset) if args.checkpoint is None else load_model_config(args.checkpoint)
-        plan = plan_memory(config, _form(config, args), _wish(args))
+        plan = plan_memory(config, _form(config, args), _wish(config, args))
         if args.json:
             emit_json({"model": config.name, **plan.to_json()})
         else:
@@ -67,10 +67,11 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--weight-memory",
-        type=size("--weight-memory"),
+        type=weight_size,
         default=0,
         metavar="SIZE",
-        help="what weights take of it (default: 0: --device-memory is what is free beside them)",
+        help="what weights take of it; auto: as released, in fp8 and fp4 "
+        "(default: 0: --device-memory is what is free beside them)",
     )
     parser.add_argument(
         "--mem-fraction-static",
@@ -121,10 +122,10 @@ def _form(config: ModelConfig, args: argparse.Namespace) -> PoolFormat:
     )
 
 
-def _wish(args: argparse.Namespace) -> MemoryWish:
+def _wish(config: ModelConfig, args: argparse.Namespace) -> MemoryWish:
     return MemoryWish(
         device_memory=args.device_memory,
-        weight_memory=args.weight_memory,
+        weight_memory=_released_bytes(config) if args.weight_memory is None else args.weight_memory,
         mem_fraction_static=args.mem_fraction_static,
         max_running_requests=args.max_running_requests,
         max_total_tokens=args.max_total_tokens,
@@ -133,6 +134,18 @@ def _wish(args: argparse.Namespace) -> MemoryWish:
         swa_full_tokens_ratio=args.swa_full_tokens_ratio,
         verify_tokens=args.speculative_num_draft_tokens,
     )
+
+
+def _released_bytes(config: ModelConfig) -> int:
+    from dsv4lab.checkpoint.names import expected_tensors
+    from dsv4lab.checkpoint.stored import stored_bytes
+
+    return stored_bytes(expected_tensors(config), "fp4")
+
+
+def weight_size(text: str) -> int | None:
+    """An argparse type: bytes as :func:`size` reads them, None for ``auto``."""
+    return None if text == "auto" else size("--weight-memory")(text)
 
 
 def size(option: str) -> Callable[[str], int]:
