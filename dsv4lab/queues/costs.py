@@ -1,0 +1,58 @@
+"""The numbers that one simulation runs with: a device's values and a runtime's rules, resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dsv4lab.errors import UsageError
+from dsv4lab.queues.devices import Device, device
+from dsv4lab.queues.runtimes import Runtime, runtime
+from dsv4lab.queues.values import Value, override
+
+MAX_QUEUES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A device under a runtime with ``hw_queues`` queues per priority; ``values`` are the device's, overrides applied."""
+
+    device: Device
+    runtime: Runtime
+    hw_queues: int
+    values: Mapping[str, Value] = field(repr=False)
+
+    def __getitem__(self, name: str) -> float:
+        return self.values[name].value
+
+    @property
+    def signal_us(self) -> float:
+        """From the end of a producer to its signal's being seen by a command processor that waits for it."""
+        return self["signal_device_us"] if self.runtime.device_signals else self["signal_host_us"]
+
+    @property
+    def poll_tax_us(self) -> float:
+        """What a dispatch costs more while another queue is blocked on a signal."""
+        return 0.0 if self.runtime.device_signals else self["poll_tax_us"]
+
+
+def machine(
+    device_name: str,
+    runtime_name: str | None = None,
+    hw_queues: int | None = None,
+    changes: Mapping[str, float] | None = None,
+) -> Machine:
+    """Resolve names to a :class:`Machine`. ``changes`` replaces values of the device.
+
+    Raises:
+        UsageError: unknown names, a queue count outside 1 to 128, or a runtime that is not the device's.
+
+    """
+    dev = device(device_name)
+    rt = runtime(runtime_name or dev.runtime)
+    if rt.family != runtime(dev.runtime).family:
+        raise UsageError(f"device {dev.name} does not run {rt.name}")
+    queues = rt.default_queues if hw_queues is None else hw_queues
+    if not 1 <= queues <= MAX_QUEUES:
+        raise UsageError(f"hardware queues must be 1 to {MAX_QUEUES}, got {queues}")
+    return Machine(dev, rt, queues, override(dev.values, changes or {}))

@@ -1,0 +1,142 @@
+"""Devices as data: how much work one does at a time, and what its command processor charges for packets.
+
+Sources: ``P<n>`` and section numbers are rows of the facts sheet that docs/queue-model.md condenses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from dsv4lab.errors import UsageError
+from dsv4lab.queues.values import Value, Values, assumed, calibrated, known
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """``name``, the runtime it is used with by default, and its values by name."""
+
+    name: str
+    runtime: str
+    values: Values
+
+
+_PAIR = "P21 of MI355X: two projections side by side, +13 % and +21 %; the mean of their slow-downs"
+
+_MI355X: dict[str, Value] = {
+    "cus": known(256, "CUs", "8 XCDs of 32 (rocm-systems#10286)"),
+    "bandwidth_gbps": known(8000, "GB/s", "data sheet of MI355X, 8 TB/s of HBM3E"),
+    "bf16_tflops": known(2500, "TFLOP/s", "data sheet of MI355X, dense"),
+    "fp8_tflops": known(5000, "TFLOP/s", "data sheet of MI355X, dense"),
+    "fp4_tflops": known(10000, "TFLOP/s", "data sheet of MI355X, dense"),
+    "roof_share": assumed(0.8, "", "share of the data sheet's rates that a good kernel reaches"),
+    "cu_bandwidth_gbps": calibrated(37, "GB/s", "P21: 24 CTAs read 1.57 MB in 3.40 us less the floor"),
+    "kernel_floor_us": calibrated(1.6, "us", "P21: 3.73 us for 16.8 MB at the full rate leave 1.6 us"),
+    "gap_us": calibrated(0.97, "us", "4.7: one projection 50 times in a graph, 4.65 and 4.42 us, less 3.73 and 3.40 (P21)"),
+    "barrier_us": assumed(0.97, "us", "a satisfied barrier costs one packet (6.1), taken as a kernel's gap"),
+    "signal_host_us": calibrated(4.6, "us", "P16: 10.05 us a pair on two streams; P10 and P11 give 4.2 to 5.0"),
+    "signal_device_us": calibrated(2.2, "us", "P13: 7.22 us a pair on two streams with signals in device memory"),
+    "poll_tax_us": calibrated(1.02, "us", "P2: each dispatch while another queue is blocked on a host signal"),
+    "poll_scope_pipe": assumed(0, "0 or 1", "whether the poll tax is per pipe; no public measurement"),
+    "pipes": known(4, "pipes", "section 1.1: queue id modulo 4 on gfx94x and gfx950"),
+    "queue_slots": assumed(24, "queues", "compute queues that the kernel driver can map at once"),
+    "oversubscription_us": assumed(1.0, "us", "cost of a dispatch for each queue_slots of mapped queues too many"),
+    "corun_loss": calibrated(0.145, "", _PAIR),
+    "graph_us": calibrated(3.8, "us", "P15: 4.8 us a graph on one queue, less a gap"),
+    "submit_us": assumed(2.0, "us", "host time of one eager launch"),
+    "graph_submit_us": calibrated(2.4, "us", "P17: host time of one graph launch"),
+    "segment_submit_us": calibrated(2.6, "us", "P20: 5.36 us a pair of segments"),
+    "stream_sync_us": calibrated(24, "us", "2.3: 16 streams against 1, gfx1100 (RDNA; used for want of a CDNA figure)"),
+    "link_gbps": assumed(300, "GB/s", "all-reduce rate of eight GPUs"),
+    "collective_us": assumed(8.0, "us", "floor of a small all-reduce inside a node"),
+}
+
+_MI300X: dict[str, Value] = _MI355X | {
+    "cus": known(304, "CUs", "data sheet of MI300X"),
+    "bandwidth_gbps": known(5300, "GB/s", "data sheet of MI300X"),
+    "bf16_tflops": known(1307, "TFLOP/s", "data sheet of MI300X, dense"),
+    "fp8_tflops": known(2615, "TFLOP/s", "data sheet of MI300X, dense"),
+    "fp4_tflops": assumed(2615, "TFLOP/s", "no fp4 units: fp8 rate"),
+    **{
+        name: assumed(_MI355X[name].value, _MI355X[name].unit, f"as on MI355X ({_MI355X[name].source})")
+        for name in (
+            "cu_bandwidth_gbps", "kernel_floor_us", "gap_us", "signal_host_us", "signal_device_us",
+            "poll_tax_us", "corun_loss", "graph_us", "graph_submit_us", "segment_submit_us",
+        )
+    },
+}  # fmt: skip
+
+_UNPROBED = "no public figure for H100 or H200: due when dsv4lab probe has run on one"
+
+_H200: dict[str, Value] = {
+    "cus": known(132, "SMs", "data sheet of H200"),
+    "bandwidth_gbps": known(4800, "GB/s", "data sheet of H200"),
+    "bf16_tflops": known(989, "TFLOP/s", "data sheet of H200, dense"),
+    "fp8_tflops": known(1979, "TFLOP/s", "data sheet of H200, dense"),
+    "fp4_tflops": assumed(1979, "TFLOP/s", "no fp4 units: fp8 rate"),
+    "roof_share": calibrated(0.88, "", "4.24 TB/s copy on the H200 that we can borrow, of 4.8"),
+    "cu_bandwidth_gbps": assumed(45, "GB/s", _UNPROBED),
+    "kernel_floor_us": assumed(1.5, "us", _UNPROBED),
+    "gap_us": assumed(0.6, "us", "0.58 us a node of a CUDA graph, RTX 5070 Ti laptop (ocannl#488)"),
+    "barrier_us": assumed(0.0, "us", "a graph's edges are no packets of their own"),
+    "signal_host_us": assumed(1.0, "us", _UNPROBED),
+    "signal_device_us": assumed(0.3, "us", "0.3 us seen across streams inside a graph (sglang#29142)"),
+    "poll_tax_us": known(0, "us", "no host signals on CUDA"),
+    "poll_scope_pipe": known(0, "0 or 1", "no poll tax"),
+    "pipes": assumed(1, "pipes", "not used by the CUDA model"),
+    "queue_slots": known(32, "queues", "Hyper-Q: 32 hardware work queues"),
+    "oversubscription_us": assumed(0, "us", _UNPROBED),
+    "corun_loss": assumed(0.145, "", "as on MI355X"),
+    "graph_us": assumed(5.0, "us", _UNPROBED),
+    "submit_us": assumed(2.65, "us", "async enqueue of one launch, RTX 5070 Ti laptop (ocannl#488)"),
+    "graph_submit_us": assumed(6.0, "us", _UNPROBED),
+    "segment_submit_us": assumed(0.0, "us", "graphs of a straight line launch in nearly constant time since 12.6"),
+    "stream_sync_us": assumed(3.0, "us", "two streams, RTX 3080 (velox#6096)"),
+    "link_gbps": assumed(350, "GB/s", "all-reduce rate of eight GPUs on NVLink"),
+    "collective_us": assumed(6.0, "us", _UNPROBED),
+}
+
+_UNCALIBRATED = "placeholder for a laptop: calibrate on a baseline profile (dsv4lab.predict.cpu)"
+
+_CPU: dict[str, Value] = {
+    "cus": assumed(2, "cores", _UNCALIBRATED),
+    "bandwidth_gbps": assumed(20, "GB/s", _UNCALIBRATED),
+    "bf16_tflops": assumed(0.1, "TFLOP/s", _UNCALIBRATED),
+    "fp8_tflops": assumed(0.1, "TFLOP/s", _UNCALIBRATED),
+    "fp4_tflops": assumed(0.1, "TFLOP/s", _UNCALIBRATED),
+    "roof_share": assumed(0.6, "", _UNCALIBRATED),
+    "cu_bandwidth_gbps": assumed(12, "GB/s", _UNCALIBRATED),
+    "kernel_floor_us": assumed(10, "us", _UNCALIBRATED),
+    "gap_us": assumed(2, "us", _UNCALIBRATED),
+    "barrier_us": known(0, "us", "a wait is a lock, not a packet"),
+    "signal_host_us": assumed(30, "us", _UNCALIBRATED),
+    "signal_device_us": assumed(30, "us", _UNCALIBRATED),
+    "poll_tax_us": known(0, "us", "threads sleep on a lock"),
+    "poll_scope_pipe": known(0, "0 or 1", "no poll tax"),
+    "pipes": known(1, "pipes", "none"),
+    "queue_slots": known(1024, "queues", "threads"),
+    "oversubscription_us": known(0, "us", "none"),
+    "corun_loss": assumed(0.0, "", _UNCALIBRATED),
+    "graph_us": assumed(20, "us", _UNCALIBRATED),
+    "submit_us": known(0, "us", "a replay hands over all packets at once"),
+    "graph_submit_us": assumed(10, "us", _UNCALIBRATED),
+    "segment_submit_us": known(0, "us", "none"),
+    "stream_sync_us": assumed(10, "us", _UNCALIBRATED),
+    "link_gbps": assumed(10, "GB/s", _UNCALIBRATED),
+    "collective_us": assumed(20, "us", _UNCALIBRATED),
+}
+
+DEVICES: dict[str, Device] = {
+    "mi355x": Device("mi355x", "rocm-10+ordering-edges", MappingProxyType(_MI355X)),
+    "mi300x": Device("mi300x", "rocm-7.2", MappingProxyType(_MI300X)),
+    "h200": Device("h200", "cuda-13", MappingProxyType(_H200)),
+    "cpu": Device("cpu", "threads", MappingProxyType(_CPU)),
+}
+
+
+def device(name: str, devices: Mapping[str, Device] = DEVICES) -> Device:
+    """The device called ``name``; :class:`UsageError` lists the names when there is none."""
+    if name not in devices:
+        raise UsageError(f"device {name!r} is unknown; it takes one of {', '.join(devices)}")
+    return devices[name]

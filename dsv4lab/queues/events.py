@@ -1,0 +1,208 @@
+"""The event loop: rings in order, signals, the command processor's costs, and kernels that share the device.
+
+All times are float nanoseconds from the host's first submission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from dsv4lab.queues.costs import Machine
+from dsv4lab.queues.fluid import corun_rates
+from dsv4lab.queues.packets import Packets
+from dsv4lab.queues.workload import Cost, Workload
+
+START, WAKE = 0, 1
+NEVER = float("inf")
+
+
+@dataclass(slots=True)
+class Times:
+    """By op: when it came to the head of its ring, started and ended. ``taxed``: dispatches that paid the poll tax;
+    ``blocked_ns``: time with at least one queue blocked on a signal."""
+
+    head: list[float]
+    start: list[float]
+    end: list[float]
+    taxed: int = 0
+    blocked_ns: float = 0.0
+
+
+@dataclass(slots=True)
+class _Running:
+    """Kernels on the device and what is left of each, in nanoseconds alone."""
+
+    loss: float
+    ids: list[int] = field(default_factory=list)
+    left: list[float] = field(default_factory=list)
+    kinds: list[int] = field(default_factory=list)
+    rates: tuple[float, ...] = ()
+    now: float = 0.0
+    memo: dict[tuple[int, ...], tuple[float, ...]] = field(default_factory=dict)
+
+
+class Simulation:
+    """One run of packets on a machine. ``floors``: collectives (ops) that end no sooner than this many nanoseconds
+    after the collective before them, because another rank is late."""
+
+    def __init__(
+        self, workload: Workload, packets: Packets, machine: Machine, mapped: int, floors: Mapping[int, float]
+    ) -> None:
+        n = len(workload)
+        self.packets = packets
+        self.collective = [kind == "collective" for kind in workload.kinds]
+        self.floors = floors
+        self.times = Times([0.0] * n, [0.0] * n, [NEVER] * n)
+        kinds: dict[Cost, int] = {}
+        self.kind = [kinds.setdefault(c, len(kinds)) for c in workload.costs]
+        self.costs = list(kinds)
+        self.work = [c.us * 1e3 for c in workload.costs]
+        over = max(0.0, mapped - machine["queue_slots"]) / max(1.0, machine["queue_slots"])
+        self.gap = (machine["gap_us"] + over * machine["oversubscription_us"]) * 1e3
+        self.barrier, self.signal = machine["barrier_us"] * 1e3, machine.signal_us * 1e3
+        self.tax = machine.poll_tax_us * 1e3
+        self.pipes = max(1, int(machine["pipes"])) if machine["poll_scope_pipe"] else 1
+        self.blocked = [0] * self.pipes
+        self.running = _Running(machine["corun_loss"])
+        queues = len(packets.rings)
+        self.position, self.pending = [0] * queues, [0] * queues
+        self.visible = [0.0] * queues
+        self.outstanding, self.stalled = [0] * queues, [False] * queues
+        self.waiters: dict[int, list[int]] = {}
+        self.heap: list[tuple[float, int, int, int]] = []
+        self.sequence = 0
+        self.last_collective = 0.0
+
+    def run(self) -> Times:
+        """Run until every ring is empty."""
+        for q, ring in enumerate(self.packets.rings):
+            if ring:
+                self._head(q, 0.0)
+        heap, running = self.heap, self.running
+        while heap or running.ids:
+            at, end = self._next_end()
+            if heap and heap[0][0] < end:
+                now, _, what, q = heappop(heap)
+                if what == START:
+                    self._start(q, now)
+                else:
+                    self.blocked[q % self.pipes] -= 1
+                    self._dispatch(q, now)
+            else:
+                self._end(at, end)
+        return self.times
+
+    def _push(self, when: float, what: int, q: int) -> None:
+        self.sequence += 1
+        heappush(self.heap, (when, self.sequence, what, q))
+
+    def _head(self, q: int, now: float) -> None:
+        """The next packet of ring ``q`` comes to its head."""
+        i = self.packets.rings[q][self.position[q]]
+        times, packets = self.times, self.packets
+        ready = packets.ready_ns[i]
+        now = ready if ready > now else now
+        times.head[i] = now
+        waits = packets.waits[i]
+        if not waits:
+            self._dispatch(q, now)
+            return
+        end = times.end
+        if all(end[w] <= ready for w in waits):  # done when the host wrote the packet: no barrier was written
+            self._dispatch(q, now)
+            return
+        visible, pending = now + packets.barriers[i] * self.barrier, 0
+        for w in waits:
+            if end[w] == NEVER:
+                self.waiters.setdefault(w, []).append(q)
+                pending += 1
+            elif end[w] + self.signal > visible:
+                visible = end[w] + self.signal
+        self.blocked[q % self.pipes] += 1
+        self.visible[q], self.pending[q] = visible, pending
+        if not pending:
+            self._push(visible, WAKE, q)
+
+    def _dispatch(self, q: int, now: float) -> None:
+        i = self.packets.rings[q][self.position[q]]
+        when = now + self.gap + self.packets.extra_ns[i]
+        if self.tax and self.blocked[q % self.pipes]:
+            when += self.tax
+            self.times.taxed += 1
+        self._push(when, START, q)
+
+    def _start(self, q: int, now: float) -> None:
+        ring, running = self.packets.rings[q], self.running
+        i = ring[self.position[q]]
+        self._advance(now)
+        work = self.work[i]
+        if self.collective[i] and i in self.floors:
+            work = max(work, self.last_collective + self.floors[i] - now)
+        self.times.start[i] = now
+        running.ids.append(i)
+        running.left.append(work)
+        running.kinds.append(self.kind[i])
+        self._rates()
+        self.outstanding[q] += 1
+        self.position[q] += 1
+        if self.position[q] < len(ring):
+            if self.packets.barrier_bit[ring[self.position[q]]]:
+                self.stalled[q] = True
+            else:
+                self._head(q, now)
+
+    def _end(self, at: int, now: float) -> None:
+        running = self.running
+        self._advance(now)
+        i = running.ids.pop(at)
+        running.left.pop(at)
+        running.kinds.pop(at)
+        self._rates()
+        self.times.end[i] = now
+        if self.collective[i]:
+            self.last_collective = now
+        q = self.packets.queue[i]
+        self.outstanding[q] -= 1
+        for waiter in self.waiters.pop(i, ()):
+            self.pending[waiter] -= 1
+            self.visible[waiter] = max(self.visible[waiter], now + self.signal)
+            if not self.pending[waiter]:
+                self._push(self.visible[waiter], WAKE, waiter)
+        if self.stalled[q] and not self.outstanding[q]:
+            self.stalled[q] = False
+            self._head(q, now)
+
+    def _next_end(self) -> tuple[int, float]:
+        running = self.running
+        if not running.ids:
+            return -1, NEVER
+        if len(running.ids) == 1:
+            return 0, running.now + running.left[0] / running.rates[0]
+        ends = [left / rate for left, rate in zip(running.left, running.rates, strict=True)]
+        at = min(range(len(ends)), key=ends.__getitem__)
+        return at, running.now + ends[at]
+
+    def _advance(self, now: float) -> None:
+        running = self.running
+        passed = now - running.now
+        if passed > 0:
+            if any(self.blocked):
+                self.times.blocked_ns += passed
+            if running.ids:
+                running.left = [
+                    max(0.0, left - passed * rate) for left, rate in zip(running.left, running.rates, strict=True)
+                ]
+        running.now = now
+
+    def _rates(self) -> None:
+        running = self.running
+        if len(running.ids) < 2:
+            running.rates = (1.0,) * len(running.ids)
+            return
+        key = tuple(running.kinds)
+        rates = running.memo.get(key)
+        if rates is None:
+            rates = running.memo[key] = corun_rates([self.costs[k] for k in key], running.loss)
+        running.rates = rates

@@ -1,0 +1,95 @@
+"""HIP graphs: linear segments, levels, and round robin over at most four streams (hw-queues 1.5)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dsv4lab.queues.costs import Machine
+from dsv4lab.queues.order import needed_edges, predecessors
+from dsv4lab.queues.workload import Workload
+
+COLLAPSE_LEVELS = 4
+MIN_OVERLAP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """``of[i]``: segment of op ``i``; ``level`` and ``slot`` by segment; ``width``: segments of the widest level."""
+
+    of: tuple[int, ...]
+    level: tuple[int, ...]
+    slot: tuple[int, ...]
+    width: int
+
+
+def segment(workload: Workload, slots: int) -> Segments:
+    """Maximal linear paths, numbered by first op. A segment's slot is its index within its level modulo ``slots``."""
+    streams = {s: k for k, s in enumerate(workload.lanes)}
+    lanes = [streams[s] for s in workload.streams]
+    after = _reduced(lanes, predecessors(workload))
+    followers = [0] * len(workload)
+    for before in after:
+        for d in before:
+            followers[d] += 1
+    of: list[int] = []
+    level: list[int] = []
+    slot: list[int] = []
+    width: dict[int, int] = {}
+    for before in after:
+        if len(before) == 1 and followers[before[0]] == 1:
+            of.append(of[before[0]])
+            continue
+        depth = 1 + max((level[of[d]] for d in before), default=-1)
+        at = width.get(depth, 0)
+        width[depth] = at + 1
+        of.append(len(level))
+        level.append(depth)
+        slot.append(at % slots)
+    return Segments(tuple(of), tuple(level), tuple(slot), max(width.values(), default=0))
+
+
+def _reduced(lanes: Sequence[int], after: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """``after`` without edges that others imply; the edge to the previous op of a lane stays unless implied."""
+    cross = needed_edges(lanes, after)
+    last: dict[int, int] = {}
+    out: list[tuple[int, ...]] = []
+    reach: list[dict[int, int]] = []
+    for i, lane in enumerate(lanes):
+        before = last.get(lane)
+        edges = cross[i]
+        if before is not None and not any(reach[d].get(lane, -1) >= before for d in edges):
+            edges = (*edges, before)
+        known: dict[int, int] = {}
+        for d in edges:
+            for other, at in reach[d].items():
+                if known.get(other, -1) < at:
+                    known[other] = at
+        known[lane] = i
+        reach.append(known)
+        last[lane] = i
+        out.append(edges)
+    return out
+
+
+def collapses(workload: Workload, found: Segments, machine: Machine) -> bool:
+    """The collapse test of HIP 10: whether the work that could run in parallel is not worth its packets.
+
+    Work is counted in passes over the machine, at least one an op. It is made for graphs of few levels only.
+    """
+    if not machine.runtime.graph_collapse or max(found.level, default=0) > COLLAPSE_LEVELS:
+        return False
+    after = predecessors(workload)
+    longest: list[int] = []
+    packets = signals = total = 0
+    signalled: set[int] = set()
+    for i, before in enumerate(after):
+        work = max(1, math.ceil(workload.costs[i].occupancy))
+        total += work
+        longest.append(work + max((longest[d] for d in before), default=0))
+        crossing = [d for d in before if found.of[d] != found.of[i]]
+        packets += 0 if len(crossing) < 2 else -(-len(crossing) // machine.runtime.barrier_signals)
+        signalled.update(crossing)
+    signals = len(signalled)
+    return total - max(longest, default=0) < MIN_OVERLAP * (packets + signals)

@@ -1,0 +1,152 @@
+"""Runtimes as data: which queue a stream gets, where signals live, and how a captured graph is laid out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from dsv4lab.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """A generation of HIP, CUDA, or the CPU device's threads.
+
+    ``policy``: how streams get queues. ``default_queues``: without ``GPU_MAX_HW_QUEUES``. ``device_signals``: words
+    of cross-queue edges live in device memory (ordering edges). ``graph``: ``hip_segments`` (with ``graph_exclusive``:
+    internal streams avoid the launch stream's queue; ``graph_collapse``: small graphs fold onto one queue),
+    ``cuda_lanes``, or ``streams`` (a graph keeps the streams it was written with). ``graph_queues``: cap on a graph's
+    internal streams. ``torch_pool``: side streams that the PyTorch of that time makes per priority (0: from the queue
+    count). ``barrier_elision``: packets of other streams in a ring do not wait for each other (rocm-systems#9895).
+    ``barrier_signals``: signals to a barrier packet. ``sources`` holds ``(status, source)`` by field.
+    """
+
+    name: str
+    family: str
+    policy: str
+    default_queues: int
+    device_signals: bool
+    graph: str
+    sources: MappingProxyType[str, tuple[str, str]]
+    graph_exclusive: bool = False
+    graph_collapse: bool = False
+    graph_queues: int = 4
+    torch_pool: int = 0
+    barrier_elision: bool = False
+    barrier_signals: int = 5
+
+    def facts(self) -> list[dict[str, Any]]:
+        """The fields with their status and source, as plain rows."""
+        return [
+            {"name": f"{self.name}.{field}", "value": getattr(self, field), "unit": "", "status": s, "source": text}
+            for field, (s, text) in self.sources.items()
+        ]
+
+
+def _sources(**rows: tuple[str, str]) -> MappingProxyType[str, tuple[str, str]]:
+    return MappingProxyType(rows)
+
+
+_CAP = ("known", "GPU_MAX_HW_QUEUES defaults to 4 (clr flags.hpp)")
+_HOST = ("known", "signal words live in host memory without rocm-systems#11212")
+_POOL_32 = ("assumed", "PyTorch of that time: 32 streams per priority, made at first use; no record says which was used")
+_POOL_Q = ("known", "PyTorch main, mid-2026: max(1, Q-1) streams (c10/cuda/CUDAStream.cpp)")
+_DYNAMIC = ("known", "dynamic queues since 7.14 (rocm-systems#11212, #5244); weights from clr rocdevice.cpp")
+_EXCLUSIVE = ("assumed", "graph streams ask for distinct queues (rocm-systems#4954, #5031); release not stated")
+
+_ROCM_10: dict[str, Any] = {
+    "family": "hip",
+    "policy": "dynamic1",
+    "default_queues": 4,
+    "graph": "hip_segments",
+    "graph_exclusive": True,
+    "graph_collapse": True,
+}
+_ROCM_10_SOURCES = {
+    "policy": _DYNAMIC,
+    "default_queues": _CAP,
+    "graph_exclusive": _EXCLUSIVE,
+    "graph_collapse": ("known", "collapse test up to level 4 (rocm-systems#6799, #9363)"),
+    "torch_pool": _POOL_Q,
+}
+
+RUNTIMES: dict[str, Runtime] = {
+    r.name: r
+    for r in (
+        Runtime(
+            "rocm-7.2",
+            "hip",
+            "refcount",
+            4,
+            device_signals=False,
+            graph="hip_segments",
+            torch_pool=32,
+            sources=_sources(
+                policy=("known", "bound at creation by reference count (ROCm/clr@f9f995c6)"),
+                default_queues=_CAP,
+                device_signals=_HOST,
+                graph_exclusive=("known", "four branches got three queues on 7.2.4 (section 1.5)"),
+                torch_pool=_POOL_32,
+            ),
+        ),
+        Runtime(
+            "rocm-7.14",
+            "hip",
+            "dynamic1",
+            4,
+            device_signals=False,
+            graph="hip_segments",
+            graph_exclusive=True,
+            sources=_sources(
+                policy=_DYNAMIC,
+                default_queues=_CAP,
+                device_signals=_HOST,
+                graph_exclusive=_EXCLUSIVE,
+                torch_pool=_POOL_Q,
+            ),
+        ),
+        Runtime("rocm-10", device_signals=False, sources=_sources(**_ROCM_10_SOURCES, device_signals=_HOST), **_ROCM_10),
+        Runtime(
+            "rocm-10+ordering-edges",
+            device_signals=True,
+            sources=_sources(
+                **_ROCM_10_SOURCES,
+                device_signals=("known", "cross-queue words in device memory (rocm-systems#11212, sglang#39282)"),
+            ),
+            **_ROCM_10,
+        ),
+        Runtime(
+            "cuda-13",
+            "cuda",
+            "round_robin",
+            8,
+            device_signals=True,
+            graph="cuda_lanes",
+            torch_pool=32,
+            barrier_signals=64,
+            sources=_sources(
+                policy=("assumed", "streams are dealt out to connections in turn"),
+                default_queues=("known", "CUDA_DEVICE_MAX_CONNECTIONS defaults to 8"),
+                graph=("known", "a join continues its first-recorded parent's lane (sglang#39420)"),
+            ),
+        ),
+        Runtime(
+            "threads",
+            "cpu",
+            "round_robin",
+            4,
+            device_signals=True,
+            graph="streams",
+            barrier_signals=1 << 20,
+            sources=_sources(policy=("known", "dsv4lab.overlap.streams_cpu")),
+        ),
+    )
+}
+
+
+def runtime(name: str) -> Runtime:
+    """The runtime called ``name``; :class:`UsageError` lists the names when there is none."""
+    if name not in RUNTIMES:
+        raise UsageError(f"runtime {name!r} is unknown; it takes one of {', '.join(RUNTIMES)}")
+    return RUNTIMES[name]
