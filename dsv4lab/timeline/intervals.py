@@ -6,7 +6,7 @@ than zero.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ class Intervals(NamedTuple):
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def is_sorted(values: Ints) -> bool:
+def is_sorted(values: NDArray[np.signedinteger[Any]]) -> bool:
     """True if ``values`` never decrease."""
     return len(values) < 2 or bool((values[1:] >= values[:-1]).all())
 

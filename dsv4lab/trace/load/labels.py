@@ -5,7 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dsv4lab.timeline.timeline import UNKNOWN
+import numpy as np
+
+from dsv4lab.timeline.timeline import UNKNOWN, Ids
+
+
+def by_appearance(keys: list[Any], *columns: Ids) -> tuple[list[Any], list[Ids]]:
+    """``keys`` in the order in which ``columns``, one after the other, first name them, and the columns to match.
+
+    Keys that no column names are dropped.
+    """
+    every = np.concatenate(columns) if columns else np.empty(0, np.int32)
+    first = np.full(len(keys) + 1, len(every), np.int64)
+    first[every[::-1]] = np.arange(len(every))[::-1]
+    order = [at for at in np.argsort(first[:-1], kind="stable").tolist() if first[at] < len(every)]
+    table = np.full(len(keys) + 1, UNKNOWN, np.int32)
+    table[order] = np.arange(len(order))
+    return [keys[at] for at in order], [table[column] for column in columns]
 
 
 class _Ids(dict[Any, int]):

@@ -124,6 +124,7 @@ class EventReader:
             return self._salvaged(array[1:-1], final=False)
 
     def _finish(self, text: bytes) -> Iterator[Events]:
+        self.piece += 1
         cut = last_cut(text)
         if cut is not None:
             yield self._piece(b"[" + text[: cut[0]] + b"]")
