@@ -9,6 +9,7 @@ Each line is one candidate (``kernel``, ``config``, ``splits``); a candidate who
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 import time
@@ -20,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
-from dsv4_kernels.launch import Config, config, pinned
+from dsv4_kernels.launch import PDL, Config, config, pinned
 from dsv4_kernels.registry import Case, spec
 from dsv4_kernels.sparse_decode.cases import decode_arguments
 from dsv4_kernels.sparse_prefill.cases import prefill_arguments
@@ -30,6 +31,7 @@ from dsv4_kernels.testing.walk import attempt
 from run import ceilings, machine_facts, stamp
 
 POOL_ROWS = 400_000
+ONE_COPY = 1 << 40  # bytes a call is said to move, so that it is timed on one set of arguments, as the peers were
 TOKENS, LENGTHS = (1, 4, 8, 32, 64, 128), (192, 640, 1152, 4096)
 PREFILL = ((64, 1024, 640), (64, 4096, 640), (64, 8192, 1152), (128, 1024, 640), (128, 4096, 640), (128, 8192, 1152))
 Candidate = tuple[str, str, dict[str, Config]]
@@ -47,23 +49,38 @@ def candidates(op: str, heads: int) -> Iterator[Candidate]:
 def all_candidates(op: str, heads: int) -> Iterator[Candidate]:
     """Everything worth timing for ``heads``."""
     table, extra = op, {"TOKENS": 1} if op == "sparse_prefill" else {}
+    yield "hopper", "hopper", {}
     if heads >= 64:
-        yield "triton", "hopper", {}
         shapes = [(8, 2, 64, 64, 0)]
     else:
-        shapes = [(8, 3, heads, 64, 1), (4, 3, heads, 64, 1), (4, 3, heads, 32, 0)]
+        shapes = [(4, 3, heads, 64, 1), (4, 3, heads, 32, 0), (4, 4, heads, 32, 0), (4, 4, heads, 16, 0)]
     for warps, stages, block_h, block_k, on_rows in shapes:
-        chosen = config(warps, stages, BLOCK_H=block_h, BLOCK_K=block_k, KEYS_ON_ROWS=on_rows, **extra)
+        options = PDL if op == "sparse_decode" else {}
+        chosen = config(warps, stages, options, BLOCK_H=block_h, BLOCK_K=block_k, KEYS_ON_ROWS=on_rows, **extra)
         yield "portable", str(chosen), {table: chosen}
 
 
-def split_choices(heads: int, tokens: int, length: int) -> list[int]:
-    """Split counts around one full wave of 132 SMs."""
+def wrapper_of(op: str, variant: str) -> Callable[..., Any]:
+    """The function of a candidate; the Hopper kernel also for heads that the default would not give it."""
+    if variant == "hopper":
+        module = importlib.import_module(f"dsv4_kernels.{op}.hopper_op")
+        found: Callable[..., Any] = getattr(module, f"{op}_hopper")
+        return found
+    return spec(op).wrapper(variant)
+
+
+def split_choices(heads: int, tokens: int, length: int, block_k: int) -> list[int]:
+    """Split counts around one full wave of 132 SMs, and two and four."""
     programs = tokens * -(-heads // 64)
-    most = min(-(-length // 64), 64)
+    most = min(-(-length // block_k), 64)
     wave = max(1, 132 // programs)
-    picked = {1, wave, max(1, wave // 2), max(1, wave // 4), min(2 * wave, 264 // programs or 1)}
+    picked = {1, wave, max(1, wave // 2), max(1, wave // 4), max(1, 264 // programs), max(1, 528 // programs)}
     return sorted({min(n, most) for n in picked})
+
+
+def block_of(pins: dict[str, Config]) -> int:
+    """Keys of a block."""
+    return next((c["BLOCK_K"] for c in pins.values()), 64)
 
 
 def gate(op: str, quick: bool, among: list[int]) -> dict[str, str]:
@@ -78,7 +95,7 @@ def gate(op: str, quick: bool, among: list[int]) -> dict[str, str]:
                 if heads_of(case) != heads or (quick and case.name.startswith("far")):
                     continue
                 with pinned(pins):
-                    verdict = attempt(found, case, torch.device("cuda"), found.wrapper(variant))
+                    verdict = attempt(found, case, torch.device("cuda"), wrapper_of(op, variant))
                 bad = "" if verdict.passes else f"{case.name}: {verdict.text}"
                 key = f"{heads} {variant} {label}"
                 verdicts[key] = verdicts.get(key, "") + bad
@@ -104,10 +121,10 @@ def decode_rows(seconds: float, verdicts: dict[str, str], quick: bool, among: li
         for variant, label, pins in candidates("sparse_decode", heads):
             if verdicts.get(f"{heads} {variant} {label}"):
                 continue
-            for splits in split_choices(heads, tokens, length):
+            for splits in split_choices(heads, tokens, length, block_of(pins)):
                 if time.monotonic() > end:
                     return
-                call = found.wrapper(variant)
+                call = wrapper_of("sparse_decode", variant)
                 try:
                     with pinned(pins):
                         us = timed(call, arguments, {"splits": splits})
@@ -122,7 +139,7 @@ def decode_rows(seconds: float, verdicts: dict[str, str], quick: bool, among: li
 
 def timed(call: Callable[..., Any], arguments: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
     """Median and percentiles of a graph of 20 calls on one set of arguments, as the peers were timed."""
-    timing = time_call(lambda **kw: call(**kw, **extra), arguments, replays=15, budget_ms=60.0, copies=1)
+    timing = time_call(lambda **kw: call(**kw, **extra), arguments, ONE_COPY, replays=15, budget_ms=60.0)
     return {"us": round(timing.us, 3), "us_p10": round(timing.us_p10, 3), "us_p90": round(timing.us_p90, 3)}
 
 
@@ -138,7 +155,7 @@ def prefill_rows(seconds: float, verdicts: dict[str, str]) -> Iterator[dict[str,
                 continue
             try:
                 with pinned(pins):
-                    us = timed(found.wrapper(variant), arguments, {})
+                    us = timed(wrapper_of("sparse_prefill", variant), arguments, {})
             except Exception as error:  # noqa: BLE001 - a config that does not fit is a result too
                 print("FAILED", variant, label, heads, tokens, keys, str(error)[:200], flush=True)
                 continue

@@ -13,7 +13,9 @@ from dsv4_kernels.jit import e8m0_of_amax, power_of_e8m0, to_e4m3
 
 
 @triton.jit
-def load_rows(pool_ptr, pool_stride, rope_ptr, rope_stride, rows, d, D: tl.constexpr, ROPE: tl.constexpr):
+def load_rows(
+    pool_ptr, pool_stride, rope_ptr, rope_stride, rows, d, D: tl.constexpr, ROPE: tl.constexpr, NATIVE: tl.constexpr
+):
     """Rows of the pool as ``[len(rows), len(d)]``; zeros where the row is -1."""
     ok = rows >= 0
     row = tl.where(ok, rows, 0).to(tl.int64)
@@ -23,16 +25,21 @@ def load_rows(pool_ptr, pool_stride, rope_ptr, rope_stride, rows, d, D: tl.const
     base = pool_ptr + row[:, None] * pool_stride
     is_nope = ok[:, None] & (d < NOPE)[None, :]
     code = tl.load(base + d[None, :], is_nope, 0)
-    exponent = tl.load(base + NOPE + 2 * (d // 64)[None, :], is_nope, 0)
+    TILES: tl.constexpr = d.shape[0] // 64
+    tile = tl.arange(0, TILES)
+    exponent = tl.load(base + NOPE + 2 * tile[None, :], ok[:, None] & (tile * 64 < NOPE)[None, :], 0)
     is_rope = ok[:, None] & (d >= NOPE)[None, :] & (d < D)[None, :]
     tail = tl.load(rope_ptr + row[:, None] * rope_stride + (d - NOPE)[None, :], is_rope, 0.0)
-    value = e4m3_value(code) * power_of_e8m0(exponent.to(tl.int32))
+    value = tl.reshape(e4m3_value(code, NATIVE), (rows.shape[0], TILES, 64))
+    value = tl.reshape(value * power_of_e8m0(exponent.to(tl.int32))[:, :, None], (rows.shape[0], d.shape[0]))
     return tl.where((d < NOPE)[None, :], value.to(tail.dtype), tail)
 
 
 @triton.jit
-def e4m3_value(code):
-    """float32 value of e4m3 (OCP) bytes; by bits, so that targets whose fp8 is another read the same pool."""
+def e4m3_value(code, NATIVE: tl.constexpr):
+    """float32 value of e4m3 (OCP) bytes; by bits unless ``NATIVE``, for targets whose fp8 is another or none."""
+    if NATIVE:
+        return code.to(tl.float8e4nv, bitcast=True).to(tl.float32)
     code = code.to(tl.int32)
     magnitude = ((code & 0x7F) << 20).to(tl.float32, bitcast=True) * 1.329227995784916e36  # 2 ** 120
     return tl.where((code & 0x80) != 0, -magnitude, magnitude)

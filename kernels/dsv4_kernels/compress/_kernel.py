@@ -1,4 +1,4 @@
-"""Compression of finished windows: softmax pooling per channel, norm, rope and store in one launch."""
+"""Compression of finished windows: softmax pooling per channel, norm, rope and store: one launch, or two for long windows."""
 
 from __future__ import annotations
 
@@ -40,27 +40,14 @@ def _window_part(
 
 
 @triton.jit
-def _compress_kernel(
-    ks_ptr, state_ptr, ape_ptr, weight_ptr, frequencies_ptr, gather_state_ptr, gather_flat_ptr, from_flat_ptr,
-    positions_ptr, pool_ptr, rope_ptr, rows_ptr, eps, ks_stride, state_stride, ape_stride, gather_stride, pool_stride,
-    rope_stride, C: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, HALF: tl.constexpr, ROPE: tl.constexpr,
-    RATIO: tl.constexpr, WINDOW: tl.constexpr, PDL: tl.constexpr, BLOCK_W: tl.constexpr,
+def _pool_window(
+    ks_ptr, state_ptr, ape_ptr, gather_state, gather_flat, from_flat, ks_stride, state_stride, ape_stride, d,
+    C: tl.constexpr, D: tl.constexpr, RATIO: tl.constexpr, WINDOW: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
-    """One program per entry; entries whose row is -1 are skipped."""
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
-    entry = tl.program_id(0).to(tl.int64)
-    row = tl.load(rows_ptr + entry + tl.arange(0, 1))
-    if tl.max(row, 0) < 0:
-        return
-    d = tl.arange(0, BLOCK_D)
-    gather_state = gather_state_ptr + entry * gather_stride
-    gather_flat = gather_flat_ptr + entry * gather_stride
-    from_flat = from_flat_ptr + entry * gather_stride
-    m = tl.full((BLOCK_D,), -1.0e30, tl.float32)
-    norm = tl.zeros((BLOCK_D,), tl.float32)
-    acc = tl.zeros((BLOCK_D,), tl.float32)
+    """Channels ``d`` of one entry: the keys of its window, weighted by the softmax of their scores."""
+    m = tl.full((d.shape[0],), -1.0e30, tl.float32)
+    norm = tl.zeros((d.shape[0],), tl.float32)
+    acc = tl.zeros((d.shape[0],), tl.float32)
     for start in tl.range(0, WINDOW, BLOCK_W):
         key, score = _window_part(
             ks_ptr, state_ptr, ape_ptr, gather_state, gather_flat, from_flat, ks_stride, state_stride, ape_stride,
@@ -72,9 +59,75 @@ def _compress_kernel(
         norm = norm * alpha + tl.sum(p, 0)
         acc = acc * alpha + tl.sum(p * key, 0)
         m = m_new
-    y = tl.where(d < D, acc / norm, 0.0)
+    return tl.where(d < D, acc / norm, 0.0)
+
+
+@triton.jit
+def _finish(
+    y, entry, row, d, weight_ptr, frequencies_ptr, positions_ptr, pool_ptr, rope_ptr, eps, pool_stride, rope_stride,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, HALF: tl.constexpr, ROPE: tl.constexpr,
+):  # fmt: skip
+    """Norm, rope at the entry's position, store."""
     y = y * tl.rsqrt(tl.sum(y * y, 0) / D + eps) * tl.load(weight_ptr + d, d < D, 0.0).to(tl.float32)
     even, odd = tl.split(tl.reshape(y, (1, BLOCK_D // 2, 2)))
     cos, sin = _angles(tl.load(positions_ptr + entry), frequencies_ptr, D, HALF, BLOCK_D)
     y = tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (1, BLOCK_D))
     store_rows(pool_ptr, pool_stride, rope_ptr, rope_stride, row, y, d, 1, D, BLOCK_D, ROPE)
+
+
+@triton.jit
+def _compress_kernel(
+    ks_ptr, state_ptr, ape_ptr, weight_ptr, frequencies_ptr, gather_state_ptr, gather_flat_ptr, from_flat_ptr,
+    positions_ptr, pool_ptr, rope_ptr, rows_ptr, pooled_ptr, eps, ks_stride, state_stride, ape_stride, gather_stride,
+    pool_stride, rope_stride, C: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, HALF: tl.constexpr,
+    ROPE: tl.constexpr, RATIO: tl.constexpr, WINDOW: tl.constexpr, PDL: tl.constexpr, BLOCK_W: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """One program per entry; entries whose row is -1 are skipped.
+
+    With ``CHANNELS`` > 0 one per entry and so many channels, which leaves ``pooled [entries, D]`` to the next kernel.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    entry = tl.program_id(0).to(tl.int64)
+    row = tl.load(rows_ptr + entry + tl.arange(0, 1))
+    if tl.max(row, 0) < 0:
+        return
+    if CHANNELS == 0:
+        d = tl.arange(0, BLOCK_D)
+    else:
+        d = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    lists = entry * gather_stride
+    y = _pool_window(
+        ks_ptr, state_ptr, ape_ptr, gather_state_ptr + lists, gather_flat_ptr + lists, from_flat_ptr + lists, ks_stride,
+        state_stride, ape_stride, d, C, D, RATIO, WINDOW, BLOCK_W,
+    )  # fmt: skip
+    if CHANNELS == 0:
+        _finish(
+            y, entry, row, d, weight_ptr, frequencies_ptr, positions_ptr, pool_ptr, rope_ptr, eps, pool_stride,
+            rope_stride, D, BLOCK_D, HALF, ROPE,
+        )  # fmt: skip
+    else:
+        tl.store(pooled_ptr + entry * D + d, y, d < D)
+
+
+@triton.jit
+def _compress_finish_kernel(
+    pooled_ptr, weight_ptr, frequencies_ptr, positions_ptr, pool_ptr, rope_ptr, rows_ptr, eps, pool_stride, rope_stride,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, HALF: tl.constexpr, ROPE: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Norm, rope and store of what the channels' programs pooled."""
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    entry = tl.program_id(0).to(tl.int64)
+    row = tl.load(rows_ptr + entry + tl.arange(0, 1))
+    if tl.max(row, 0) < 0:
+        return
+    d = tl.arange(0, BLOCK_D)
+    y = tl.load(pooled_ptr + entry * D + d, d < D, 0.0)
+    _finish(
+        y, entry, row, d, weight_ptr, frequencies_ptr, positions_ptr, pool_ptr, rope_ptr, eps, pool_stride, rope_stride,
+        D, BLOCK_D, HALF, ROPE,
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Rows of a window that a program takes at once, by window."""
+"""Rows of a window that a program takes at once, and its channels (0: all, so that one launch does the rest too)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from dsv4_kernels.launch import PDL, LaunchTable, config, row
 COMPRESS = LaunchTable(
     "compress",
     {
-        "nvidia": (row(config(4, 1, PDL, BLOCK_W=8), window=8), row(config(8, 2, PDL, BLOCK_W=16))),
-        "amd": (row(config(4, BLOCK_W=8), window=8), row(config(8, 2, BLOCK_W=8))),
+        "nvidia": (
+            row(config(4, 1, PDL, BLOCK_W=8, CHANNELS=0), window=8),
+            row(config(4, 1, PDL, BLOCK_W=64, CHANNELS=64)),
+        ),
+        "amd": (row(config(4, BLOCK_W=8, CHANNELS=0), window=8), row(config(4, BLOCK_W=32, CHANNELS=64))),
     },
 )
+
+FINISH = LaunchTable("compress.finish", {"nvidia": (row(config(4, 1, PDL)),), "amd": (row(config(4)),)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dsv4_kernels.compress._launch import COMPRESS
+from dsv4_kernels.compress._launch import COMPRESS, FINISH
 from dsv4_kernels.compress.reference import compress_pools_reference
 from dsv4_kernels.registry import Arguments, Case, Cost, KernelSpec
 from dsv4_kernels.ring_store._launch import RING_STORE
@@ -71,7 +71,7 @@ SPECS = (
             Case("ratio-128-t8192", lambda i: _compress(i, 128, 64, tokens=8192), small=False, bench=True),
         ),
         _cost,
-        (COMPRESS, RING_STORE),
+        (COMPRESS, FINISH, RING_STORE),
         updates=("pool", "state"),
     ),
 )

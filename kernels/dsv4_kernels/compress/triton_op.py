@@ -6,13 +6,14 @@ import torch
 import triton
 
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
-from dsv4_kernels.compress._kernel import _compress_kernel
-from dsv4_kernels.compress._launch import COMPRESS
+from dsv4_kernels.compress._kernel import _compress_finish_kernel, _compress_kernel
+from dsv4_kernels.compress._launch import COMPRESS, FINISH
 from dsv4_kernels.launch import launch, overlaps
 from dsv4_kernels.ring_store.triton_op import ring_store_pools
 from dsv4_kernels.rows import Rows
 from dsv4_kernels.target import target_of
 from dsv4_kernels.targets_of_rows import two_pools
+from dsv4_kernels.workspace import workspace
 
 
 def compress(
@@ -34,7 +35,7 @@ def compress(
 ) -> None:
     """See :func:`dsv4_kernels.compress.compress_reference`; rows and state destinations of -1 are skipped.
 
-    Two launches: the state may only be overwritten when all windows have been read.
+    Several launches: the state may only be overwritten when all windows have been read.
     """
     plain, rope_pool = two_pools(pool)
     compress_pools(
@@ -68,25 +69,32 @@ def compress_pools(
     d = norm_weight.shape[0]
     _check(ks, state, ape, frequencies, gather_state, gather_flat, from_flat, positions, rows)
     require(width in (d, 2 * d), f"ape is {list(ape.shape)}, expected [ratio, {d}] or [ratio, {2 * d}]")
+    chosen = COMPRESS.choose(target_of(ks.device), window=window)
+    split = chosen["CHANNELS"] > 0
+    pooled = workspace("compress.pooled", (max(entries * d if split else 0, 1),), torch.float32, ks.device)
+    ends = {
+        "weight_ptr": norm_weight, "frequencies_ptr": frequencies, "positions_ptr": positions, "pool_ptr": pool,
+        "rope_ptr": pool if rope_pool is None else rope_pool, "rows_ptr": rows, "pooled_ptr": pooled, "eps": eps,
+        "pool_stride": pool.stride(0), "rope_stride": 0 if rope_pool is None else rope_pool.stride(0),
+    }  # fmt: skip
+    constants = {
+        "D": d, "BLOCK_D": triton.next_power_of_2(d), "HALF": frequencies.shape[0],
+        "ROPE": 0 if rope_pool is None else rope_pool.shape[1], "PDL": overlaps(ks),
+    }  # fmt: skip
     launch(
         _compress_kernel,
-        (entries,),
+        (entries, triton.cdiv(d, chosen["CHANNELS"]) if split else 1),
         {
-            "ks_ptr": ks, "state_ptr": state, "ape_ptr": ape, "weight_ptr": norm_weight,
-            "frequencies_ptr": frequencies, "gather_state_ptr": gather_state, "gather_flat_ptr": gather_flat,
-            "from_flat_ptr": from_flat.view(torch.uint8), "positions_ptr": positions, "pool_ptr": pool,
-            "rope_ptr": pool if rope_pool is None else rope_pool, "rows_ptr": rows, "eps": eps,
+            "ks_ptr": ks, "state_ptr": state, "ape_ptr": ape, "gather_state_ptr": gather_state,
+            "gather_flat_ptr": gather_flat, "from_flat_ptr": from_flat.view(torch.uint8), **ends,
             "ks_stride": ks.stride(0), "state_stride": state.stride(0), "ape_stride": ape.stride(0),
-            "gather_stride": gather_flat.stride(0), "pool_stride": pool.stride(0),
-            "rope_stride": 0 if rope_pool is None else rope_pool.stride(0),
+            "gather_stride": gather_flat.stride(0),
         },
-        {
-            "C": width, "D": d, "BLOCK_D": triton.next_power_of_2(d), "HALF": frequencies.shape[0],
-            "ROPE": 0 if rope_pool is None else rope_pool.shape[1], "RATIO": ratio, "WINDOW": window,
-            "PDL": overlaps(ks),
-        },
-        COMPRESS.choose(target_of(ks.device), window=window),
+        {**constants, "C": width, "RATIO": ratio, "WINDOW": window},
+        chosen,
     )  # fmt: skip
+    if split:
+        launch(_compress_finish_kernel, (entries,), ends, constants, FINISH.choose(target_of(ks.device)))
     ring_store_pools(ks, state_src, state, None, state_dst)
 
 

@@ -19,7 +19,16 @@ def _e2m1_value(code):
 
 @triton.jit
 def _load_keys(
-    keys_ptr, page_bytes, page, place, ok, dtype, DIM: tl.constexpr, PER_PAGE: tl.constexpr, KIND: tl.constexpr
+    keys_ptr,
+    page_bytes,
+    page,
+    place,
+    ok,
+    dtype,
+    DIM: tl.constexpr,
+    PER_PAGE: tl.constexpr,
+    KIND: tl.constexpr,
+    NATIVE: tl.constexpr,
 ):
     """Keys ``[len(page), DIM]`` of ``dtype`` and their float32 scales ``[len(page)]``; zeros where not ``ok``.
 
@@ -34,7 +43,7 @@ def _load_keys(
         d = tl.arange(0, DIM)
         code = tl.load((base + place * DIM)[:, None] + d[None, :], ok[:, None] & (d >= 0)[None, :], 0)
         scales = (base + PER_PAGE * DIM).to(tl.pointer_type(tl.float32))
-        return e4m3_value(code).to(dtype), tl.load(scales + place, ok, 0.0)
+        return e4m3_value(code, NATIVE).to(dtype), tl.load(scales + place, ok, 0.0)
     half = tl.arange(0, DIM // 2)
     code = tl.load((base + place * (DIM // 2))[:, None] + half[None, :], ok[:, None] & (half >= 0)[None, :], 0)
     scales = base + PER_PAGE * (DIM // 2) + place * (DIM // 32)
@@ -74,7 +83,7 @@ def _index_score_kernel(
     q_ptr, weights_ptr, keys_ptr, page_table_ptr, request_ptr, visible_ptr, out_ptr, n_tokens, n_entries,
     q_stride_t, q_stride_h, w_stride, page_bytes, page_table_stride, out_stride,
     HEADS: tl.constexpr, BLOCK_HEADS: tl.constexpr, DIM: tl.constexpr, PER_PAGE: tl.constexpr, KIND: tl.constexpr,
-    PAGED: tl.constexpr, PDL: tl.constexpr, BLOCK_E: tl.constexpr, TOKENS: tl.constexpr,
+    NATIVE: tl.constexpr, PAGED: tl.constexpr, PDL: tl.constexpr, BLOCK_E: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
     """A program scores ``BLOCK_E`` entries for ``TOKENS`` tokens; keys are loaded once if these share a request."""
     if PDL:
@@ -99,17 +108,22 @@ def _index_score_kernel(
         page = e // PER_PAGE
         if PAGED:
             page = tl.load(page_table_ptr + request * page_table_stride + e // PER_PAGE, ok, 0)
-        k, scale = _load_keys(keys_ptr, page_bytes, page, e % PER_PAGE, ok, q_ptr.dtype.element_ty, DIM, PER_PAGE, KIND)
+        k, scale = _load_keys(
+            keys_ptr, page_bytes, page, e % PER_PAGE, ok, q_ptr.dtype.element_ty, DIM, PER_PAGE, KIND, NATIVE
+        )
         for token in range(first, last):
             s = _score(q_ptr, weights_ptr, q_stride_t, q_stride_h, w_stride, token, k, scale, HEADS, BLOCK_HEADS, DIM)
-            tl.store(out_ptr + tl.cast(token, tl.int64) * out_stride + e, s, ok)
+            seen = e < limit
+            if PAGED:
+                seen = e < tl.load(visible_ptr + token).to(tl.int32)
+            tl.store(out_ptr + tl.cast(token, tl.int64) * out_stride + e, s, seen)
     else:
         for token in range(first, last):
             ok = e < tl.load(visible_ptr + token).to(tl.int32)
             own = tl.load(request_ptr + token).to(tl.int32)
             page = tl.load(page_table_ptr + own * page_table_stride + e // PER_PAGE, ok, 0)
             k, scale = _load_keys(
-                keys_ptr, page_bytes, page, e % PER_PAGE, ok, q_ptr.dtype.element_ty, DIM, PER_PAGE, KIND
+                keys_ptr, page_bytes, page, e % PER_PAGE, ok, q_ptr.dtype.element_ty, DIM, PER_PAGE, KIND, NATIVE
             )
             s = _score(q_ptr, weights_ptr, q_stride_t, q_stride_h, w_stride, token, k, scale, HEADS, BLOCK_HEADS, DIM)
             tl.store(out_ptr + tl.cast(token, tl.int64) * out_stride + e, s, ok)

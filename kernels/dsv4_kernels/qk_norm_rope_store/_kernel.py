@@ -49,16 +49,13 @@ def _qk_norm_rope_store_kernel(
         tl.store(place, y.to(q_ptr.dtype.element_ty), mask)
     else:
         t = (tl.program_id(0) - q_programs) * KV_ROWS + tl.arange(0, KV_ROWS)
-        token = tl.where(t < n_kv, t, 0).to(tl.int64)
-        y = tl.load(kv_ptr + token[:, None] * kv_stride + d[None, :], (t < n_kv)[:, None] & column, 0.0).to(tl.float32)
-        y = (
-            y
-            * tl.rsqrt(tl.sum(y * y, 1) / D + eps)[:, None]
-            * tl.load(weight_ptr + d, d < D, 0.0).to(tl.float32)[None, :]
-        )
-        y = rotated(y, cos_ptr + token * cos_stride, sin_ptr + token * sin_stride, d, D, HALF, KV_ROWS, BLOCK_D)
+        at = tl.where(t < n_kv, t, 0).to(tl.int64)
+        x = tl.load(kv_ptr + at[:, None] * kv_stride + d[None, :], (t < n_kv)[:, None] & column, 0.0).to(tl.float32)
+        weight = tl.load(weight_ptr + d, d < D, 0.0).to(tl.float32)
+        x = x * tl.rsqrt(tl.sum(x * x, 1) / D + eps)[:, None] * weight[None, :]
+        x = rotated(x, cos_ptr + at * cos_stride, sin_ptr + at * sin_stride, d, D, HALF, KV_ROWS, BLOCK_D)
         if LISTED:
             target = tl.load(rows_ptr + t, t < n_kv, -1)
         else:
             target = tl.where(t < n_kv, t, -1)
-        store_rows(pool_ptr, pool_stride, rope_ptr, rope_stride, target, y, d, KV_ROWS, D, BLOCK_D, ROPE)
+        store_rows(pool_ptr, pool_stride, rope_ptr, rope_stride, target, x, d, KV_ROWS, D, BLOCK_D, ROPE)

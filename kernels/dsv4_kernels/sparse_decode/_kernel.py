@@ -55,7 +55,8 @@ def _sparse_decode_kernel(
     q_ptr, pool_ptr, rope_ptr, indices_ptr, indptr_ptr, sink_ptr, out_ptr, acc_ptr, stats_ptr, splits, scale,
     q_stride_t, q_stride_h, pool_stride, rope_stride, out_stride_t, out_stride_h,
     H: tl.constexpr, D: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
-    PARTS: tl.constexpr, KEYS_ON_ROWS: tl.constexpr, ROPE: tl.constexpr, PDL: tl.constexpr,
+    PARTS: tl.constexpr, KEYS_ON_ROWS: tl.constexpr, ROPE: tl.constexpr, NATIVE: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """One program per token, split and block of heads; blocks of heads of one split are neighbours (shared L2 rows).
 
@@ -98,7 +99,7 @@ def _sparse_decode_kernel(
     for start in tl.range(first, last, BLOCK_K):
         rows = tl.load(indices_ptr + begin + start + k_offsets, start + k_offsets < last, -1)
         ok = rows >= 0
-        kv = load_rows(pool_ptr, pool_stride, rope_ptr, rope_stride, rows, d, D, ROPE)
+        kv = load_rows(pool_ptr, pool_stride, rope_ptr, rope_stride, rows, d, D, ROPE, NATIVE)
         if KEYS_ON_ROWS:
             s = tl.dot(kv, tl.trans(q), input_precision="ieee") * scale_log2
             s = tl.where(ok[:, None], s, NEGATIVE)

@@ -13,7 +13,7 @@ DECODE = LaunchTable(
         "sm_90": (
             row(config(4, 3, PDL, BLOCK_H=16, BLOCK_K=32, KEYS_ON_ROWS=0), heads=16),
             row(config(8, 3, PDL, BLOCK_H=32, BLOCK_K=64, KEYS_ON_ROWS=1), heads=32),
-            row(config(8, 3, PDL, BLOCK_H=64, BLOCK_K=64, KEYS_ON_ROWS=0)),
+            row(config(8, 2, PDL, BLOCK_H=64, BLOCK_K=64, KEYS_ON_ROWS=0)),
         ),
         "sm_100": (
             row(config(4, 3, PDL, BLOCK_H=16, BLOCK_K=32, KEYS_ON_ROWS=0), heads=16),
@@ -29,6 +29,21 @@ DECODE = LaunchTable(
             row(config(4, 2, BLOCK_H=16, BLOCK_K=32, KEYS_ON_ROWS=0), heads=16),
             row(config(4, 2, BLOCK_H=32, BLOCK_K=32, KEYS_ON_ROWS=0), heads=32),
             row(config(8, 2, BLOCK_H=64, BLOCK_K=32, KEYS_ON_ROWS=0)),
+        ),
+    },
+)
+
+DECODE_FP8 = LaunchTable(
+    "sparse_decode_fp8",
+    {
+        "sm_90": (
+            row(config(4, 3, PDL, BLOCK_H=16, BLOCK_K=32, KEYS_ON_ROWS=0), heads=16),
+            row(config(8, 2, PDL, BLOCK_H=64, BLOCK_K=32, KEYS_ON_ROWS=0)),
+        ),
+        "sm_100": DECODE.rows["sm_100"],
+        "amd": (
+            row(config(4, 1, BLOCK_H=16, BLOCK_K=16, KEYS_ON_ROWS=0), heads=16),
+            row(config(8, 1, BLOCK_H=32, BLOCK_K=16, KEYS_ON_ROWS=0)),
         ),
     },
 )

@@ -8,7 +8,7 @@ import torch
 
 from dsv4_kernels.registry import Arguments, Case, Cost, KernelSpec
 from dsv4_kernels.rows import nope_row_bytes, quantise_tiles
-from dsv4_kernels.sparse_decode._launch import DECODE, HOPPER, REDUCE
+from dsv4_kernels.sparse_decode._launch import DECODE, DECODE_FP8, REDUCE
 from dsv4_kernels.sparse_decode.reference import sparse_decode_fp8_reference, sparse_decode_reference
 from dsv4_kernels.testing.inputs import Inputs
 
@@ -119,7 +119,7 @@ SPECS = (
             Case("long-16", lambda i: decode_arguments(i, 16, (40_000, 5), rows=50_000), small=False),
         ),
         _cost,
-        (DECODE, REDUCE, HOPPER),
+        (DECODE, REDUCE),
         outputs=("out",),
         variants={
             "portable": ("dsv4_kernels.sparse_decode.triton_op:sparse_decode_portable", "sm_90"),
@@ -137,7 +137,7 @@ SPECS = (
             Case("far-64", lambda i: _fp8(i, 64, (300,) * 4, rows=FAR_ROWS * 2), small=False),
         ),
         _cost,
-        (DECODE, REDUCE),
+        (DECODE_FP8, REDUCE),
         outputs=("out",),
     ),
 )

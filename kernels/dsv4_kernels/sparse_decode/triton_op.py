@@ -9,7 +9,7 @@ from dsv4_kernels.checks import require, require_dtype, require_shape, require_u
 from dsv4_kernels.launch import launch, overlaps
 from dsv4_kernels.rows import Fp8Rows, Rows, nope_row_bytes
 from dsv4_kernels.sparse_decode._kernel import _reduce_kernel, _sparse_decode_kernel
-from dsv4_kernels.sparse_decode._launch import DECODE, REDUCE, SPLITS
+from dsv4_kernels.sparse_decode._launch import DECODE, DECODE_FP8, REDUCE, SPLITS
 from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace
 
@@ -128,7 +128,8 @@ def _decode(
     if tokens == 0:
         return
     target = target_of(q.device)
-    chosen = DECODE.choose(target, heads=heads)
+    table = DECODE if rope_pool is None else DECODE_FP8
+    chosen = table.choose(target, heads=heads)
     blocks = triton.cdiv(heads, chosen["BLOCK_H"])
     if splits is None:
         splits = SPLITS["portable"].splits(target, tokens * blocks, indices.shape[0] // tokens, chosen["BLOCK_K"])
@@ -146,7 +147,7 @@ def _decode(
         },
         {
             "H": heads, "D": d, "BLOCK_D": triton.next_power_of_2(d), "PARTS": splits > 1,
-            "ROPE": 0 if rope_pool is None else rope_pool.shape[1], "PDL": overlaps(q),
+            "ROPE": 0 if rope_pool is None else rope_pool.shape[1], "NATIVE": target.fp8 == "ocp", "PDL": overlaps(q),
         },
         chosen,
     )  # fmt: skip

@@ -40,7 +40,7 @@ def _sparse_prefill_kernel(
     q_ptr, pool_ptr, rope_ptr, prefix_indices, prefix_indptr, kv_ptr, extend_indices, extend_indptr, sink_ptr, out_ptr,
     n_tokens, scale, q_stride_t, q_stride_h, pool_stride, rope_stride, kv_stride, out_stride_t, out_stride_h,
     H: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr, ROPE: tl.constexpr,
-    TOKENS: tl.constexpr, BLOCK_K: tl.constexpr, KEYS_ON_ROWS: tl.constexpr,
+    NATIVE: tl.constexpr, TOKENS: tl.constexpr, BLOCK_K: tl.constexpr, KEYS_ON_ROWS: tl.constexpr,
 ):  # fmt: skip
     """With ``TOKENS`` > 1 each token's extend list must be a run of consecutive rows, as window lists are.
 
@@ -72,7 +72,7 @@ def _sparse_prefill_kernel(
         end = tl.load(prefix_indptr + first_token + n + 1, exists, 0)
         for start in tl.range(begin, end, BLOCK_K):
             rows = tl.load(prefix_indices + start + k, start + k < end, -1)
-            kv = load_rows(pool_ptr, pool_stride, rope_ptr, rope_stride, rows, d, D, ROPE)
+            kv = load_rows(pool_ptr, pool_stride, rope_ptr, rope_stride, rows, d, D, ROPE, NATIVE)
             if KEYS_ON_ROWS:
                 ok = (rows >= 0)[:, None] & (lane // BLOCK_H == n)[None, :]
             else:
@@ -84,7 +84,7 @@ def _sparse_prefill_kernel(
         end = tl.load(extend_indptr + first_token + 1)
         for start in tl.range(begin, end, BLOCK_K):
             rows = tl.load(extend_indices + start + k, start + k < end, -1)
-            kv = load_rows(kv_ptr, kv_stride, kv_ptr, kv_stride, rows, d, D, 0)
+            kv = load_rows(kv_ptr, kv_stride, kv_ptr, kv_stride, rows, d, D, 0, NATIVE)
             if KEYS_ON_ROWS:
                 ok = (rows >= 0)[:, None] & (lane >= 0)[None, :]
             else:
@@ -97,7 +97,8 @@ def _sparse_prefill_kernel(
         high = tl.where(counts > 0, low + counts, 0)
         for start in tl.range(tl.min(low, 0), tl.max(high, 0), BLOCK_K):
             rows = start + k
-            kv = load_rows(kv_ptr, kv_stride, kv_ptr, kv_stride, tl.where(rows < tl.max(high, 0), rows, -1), d, D, 0)
+            present = tl.where(rows < tl.max(high, 0), rows, -1)
+            kv = load_rows(kv_ptr, kv_stride, kv_ptr, kv_stride, present, d, D, 0, NATIVE)
             if KEYS_ON_ROWS:
                 ok = (rows[:, None] >= low[None, :]) & (rows[:, None] < high[None, :])
             else:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from dsv4_kernels.registry import Arguments, Case, Cost, KernelSpec
-from dsv4_kernels.sparse_decode._launch import HOPPER
 from dsv4_kernels.sparse_decode.cases import lists, two_pools
-from dsv4_kernels.sparse_prefill._launch import PREFILL
+from dsv4_kernels.sparse_prefill._launch import PREFILL, PREFILL_FP8
 from dsv4_kernels.sparse_prefill.reference import sparse_prefill_fp8_reference, sparse_prefill_reference
 from dsv4_kernels.testing.inputs import Inputs
 
@@ -97,7 +96,7 @@ SPECS = (
             Case("h16-t4096-window", lambda i: prefill_arguments(i, 16, (4096,), 0), small=False, bench=True),
         ),
         _cost,
-        (PREFILL, HOPPER),
+        (PREFILL,),
         outputs=("out",),
         variants={"portable": ("dsv4_kernels.sparse_prefill.triton_op:sparse_prefill_portable", "sm_90")},
     ),
@@ -112,7 +111,7 @@ SPECS = (
             Case("chunk-32", lambda i: _fp8(i, 32, (100, 33), 77), small=False, compiled=True),
         ),
         _cost,
-        (PREFILL,),
+        (PREFILL_FP8,),
         outputs=("out",),
     ),
 )

@@ -6,11 +6,11 @@ import torch
 import triton
 
 from dsv4_kernels.checks import require_dtype, require_shape, require_unit_stride
-from dsv4_kernels.launch import Config, launch
+from dsv4_kernels.launch import Config, LaunchTable, launch
 from dsv4_kernels.rows import Rows
 from dsv4_kernels.sparse_decode.triton_op import check_lists, check_two_pools, require_fp8_rows, use_hopper
 from dsv4_kernels.sparse_prefill._kernel import _sparse_prefill_kernel
-from dsv4_kernels.sparse_prefill._launch import PREFILL
+from dsv4_kernels.sparse_prefill._launch import PREFILL, PREFILL_FP8
 from dsv4_kernels.target import target_of
 
 
@@ -114,7 +114,8 @@ def _prefill(
     tokens, heads, d = q.shape
     if tokens == 0:
         return
-    chosen = _choose(q, prefix[0].shape[0] // tokens, runs)
+    table = PREFILL if rope_pool is None else PREFILL_FP8
+    chosen = _choose(table, q, prefix[0].shape[0] // tokens, runs)
     launch(
         _sparse_prefill_kernel,
         (triton.cdiv(tokens, chosen["TOKENS"]) * triton.cdiv(heads, chosen["BLOCK_H"]),),
@@ -128,16 +129,16 @@ def _prefill(
         },
         {
             "H": heads, "D": d, "BLOCK_D": triton.next_power_of_2(d),
-            "ROPE": 0 if rope_pool is None else rope_pool.shape[1],
+            "ROPE": 0 if rope_pool is None else rope_pool.shape[1], "NATIVE": target_of(q.device).fp8 == "ocp",
         },
         chosen,
     )  # fmt: skip
 
 
-def _choose(q: torch.Tensor, prefix: int, runs: bool) -> Config:
+def _choose(table: LaunchTable, q: torch.Tensor, prefix: int, runs: bool) -> Config:
     """The table's config; without runs the first whose tokens share nothing."""
     target = target_of(q.device)
-    chosen = PREFILL.choose(target, heads=q.shape[1], prefix=prefix)
+    chosen = table.choose(target, heads=q.shape[1], prefix=prefix)
     if runs or chosen["TOKENS"] == 1:
         return chosen
-    return next(c for c in PREFILL.configs(target) if c["TOKENS"] == 1 and c["BLOCK_H"] >= chosen["BLOCK_H"])
+    return next(c for c in table.configs(target) if c["TOKENS"] == 1 and c["BLOCK_H"] >= chosen["BLOCK_H"])

@@ -55,6 +55,7 @@ def time_call(
 def _warm_up(call: Callable[..., Any], sets: list[Arguments]) -> float:
     """Milliseconds of a second call, after the first has compiled; on a side stream, as capture wants it."""
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())  # which may still be making the arguments
     with torch.cuda.stream(stream):
         call(**sets[0])
         stream.synchronize()
