@@ -213,13 +213,13 @@ class OverlapLab(View):
         self.pictures.show_pool(snapshot, reads)
 
     def _query(self, snapshot: PoolSnapshot) -> QueryReads | None:
-        """Rows that the oldest request's last token reads in the chosen layer; it may end before it can be asked."""
+        """Rows that the oldest request reads in the chosen layer in its next forward; it may end before that."""
         layer = self.controls.reads.value
         request = next((r for r in snapshot.requests if r.tokens), None)
         if layer < 0 or request is None:
             return None
         try:
-            return self.client.query_reads(request.request_id, request.tokens - 1, layer)
+            return self.client.query_reads(request.request_id, None, layer)
         except LabError:
             if not self.client.alive:
                 raise

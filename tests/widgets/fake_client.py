@@ -76,9 +76,9 @@ class FakeClient:
         requests = (PoolRequest(5, 1, 300, (1, 2)),)
         return PoolSnapshot(9, 3, 128, 128, 6, 256, 8, 4, (0, 4, 128, 4), requests, (3, 4, 5), (2,))
 
-    def query_reads(self, request_id: int, position: int, layer: int) -> QueryReads:
+    def query_reads(self, request_id: int, position: int | None, layer: int) -> QueryReads:
         self._did("query_reads", request_id, position, layer)
-        return QueryReads(request_id, position, layer, 4, tuple(range(128, 256)), (384 + 64, 384 + 70))
+        return QueryReads(request_id, 300, layer, 4, tuple(range(128, 256)), (384 + 64, 384 + 70))
 
     def decode(self, forwards: int = 3, first: int = 0) -> None:
         """Tell the watchers of ``forwards`` forwards of 10 ops on two streams, 1 ms apart."""

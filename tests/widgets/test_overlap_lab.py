@@ -158,8 +158,8 @@ def test_a_pinned_baseline_stands_beside_what_follows(bench: Bench) -> None:
 def test_rows_read_by_a_query(bench: Bench) -> None:
     bench.c.reads.value = 1
     bench.run()
-    assert ("query_reads", 5, 299, 1) in bench.client.calls
-    assert "rows that request 5 reads at position 299 in layer 1" in bench.title("pool")
+    assert ("query_reads", 5, None, 1) in bench.client.calls
+    assert "rows that request 5 reads at position 300 in layer 1" in bench.title("pool")
 
 
 def test_controls_follow_changes_from_elsewhere(bench: Bench) -> None:
