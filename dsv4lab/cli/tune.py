@@ -47,7 +47,7 @@ class TuneCommand(Command):
         )
         parser.add_argument("--hw-queues", type=ints("--hw-queues"), default=(1, 2, 4), help="counts (default: 1,2,4)")
         parser.add_argument("--concurrency", type=ints("--concurrency"), default=(1, 4), help="levels (default: 1,4)")
-        model_args.add_load_arguments(parser, prompt_tokens=32, max_new_tokens=10)
+        model_args.add_load_arguments(parser, prompt_tokens=32, max_new_tokens=8)
         _add_effort(parser, "--rounds", 1, "worker processes per queue count")
         _add_effort(parser, "--repeats", 3, "measured loads of every setting in each of them")
         _add_effort(parser, "--confirm", 6, "paired trials of the winner against off; 5 or more decide")

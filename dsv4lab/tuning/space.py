@@ -28,7 +28,7 @@ class Load:
     """The synthetic load of one trial: ``concurrency`` requests at once, greedy, with prompts drawn from ``seed``."""
 
     prompt_tokens: int = 32
-    max_new_tokens: int = 10
+    max_new_tokens: int = 8
     seed: int = 0
 
 
