@@ -16,12 +16,13 @@ from dsv4lab.config.model import ModelConfig
 from dsv4lab.config.presets import PRESETS, preset
 from dsv4lab.config.resolve import Choices, DeviceFacts, DeviceKind, resolve
 from dsv4lab.env import read_env
-from dsv4lab.errors import UsageError
+from dsv4lab.errors import ConfigError, UsageError
 from dsv4lab.kv.formats import PoolFormat
 from dsv4lab.kv.memory import DEFAULT_FRACTION, DEFAULT_REQUESTS, DEFAULT_SWA_RATIO, MemoryPlan, MemoryWish, plan_memory
 from dsv4lab.units import bytes_text
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|[KMGT]i?B)?", re.IGNORECASE)
+MTP_WIDTH = 4  # three drafts and the token before them
 _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -101,11 +102,14 @@ def _add_wishes(parser: argparse.ArgumentParser) -> None:
         "a unified pool has a ring per request instead (default: as many as the requests need)",
     )
     parser.add_argument(
+        "--speculative", choices=("off", "mtp", "dspark"), default="off", help="plan for a drafter (default: off)"
+    )
+    parser.add_argument(
         "--speculative-num-draft-tokens",
         type=positive("--speculative-num-draft-tokens"),
-        default=1,
         metavar="N",
-        help="verify width of speculation, for which rings are larger (default: 1, no speculation)",
+        help="verify width, for which rings are larger (default: 1 without speculation, 4 for mtp, a block and 1 for "
+        "dspark)",
     )
 
 
@@ -122,7 +126,20 @@ def _form(config: ModelConfig, args: argparse.Namespace) -> PoolFormat:
     )
 
 
+def _speculation(config: ModelConfig, args: argparse.Namespace) -> tuple[int, int]:
+    """Layers of the drafter, and the verify width."""
+    width: int | None = args.speculative_num_draft_tokens
+    if args.speculative == "off":
+        return 0, width or 1
+    if args.speculative == "mtp" and config.mtp_layers:
+        return config.mtp_layers, width or MTP_WIDTH
+    if args.speculative == "dspark" and config.dspark is not None:
+        return config.dspark.stages, width or config.dspark.block_size + 1
+    raise ConfigError(f"speculative {args.speculative!r}: model {config.name} carries no such drafter")
+
+
 def _wish(config: ModelConfig, args: argparse.Namespace) -> MemoryWish:
+    layers, width = _speculation(config, args)
     return MemoryWish(
         device_memory=args.device_memory,
         weight_memory=_released_bytes(config) if args.weight_memory is None else args.weight_memory,
@@ -132,7 +149,8 @@ def _wish(config: ModelConfig, args: argparse.Namespace) -> MemoryWish:
         context_length=args.context_length,
         page_size=args.page_size,
         swa_full_tokens_ratio=args.swa_full_tokens_ratio,
-        verify_tokens=args.speculative_num_draft_tokens,
+        verify_tokens=width,
+        draft_layers=layers,
     )
 
 
@@ -190,7 +208,9 @@ def _print(model: str, plan: MemoryPlan) -> None:
 
 def _each(found: dict[str, Any]) -> list[list[str]]:
     rows = found["ring_rows"]
-    states = (("ratio-4 state", "state4_bytes_per_slot"), ("ratio-128 state", "state128_bytes_per_slot"))
+    states = [("ratio-4 state", "state4_bytes_per_slot"), ("ratio-128 state", "state128_bytes_per_slot")]
+    if found["draft_bytes_per_slot"]:
+        states.append(("drafter's rows", "draft_bytes_per_slot"))
     parts = [(f"  {rows} window rows a layer", "ring_bytes_per_slot"), *((f"  {n}", key) for n, key in states)]
     lines = [("token", "bytes_per_token"), (f"page of {found['page_size']}", "bytes_per_page")]
     lines += [("request", "bytes_per_slot"), *parts]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import cast
 
 from dsv4lab.checkpoint.draft import DraftKind, draft_stages
+from dsv4lab.checkpoint.load import Progress
 from dsv4lab.checkpoint.source import draft_weights, model_config, model_weights
 from dsv4lab.config.engine import EngineConfig
 from dsv4lab.config.model import ModelConfig
@@ -25,7 +26,7 @@ def make_runner(config: EngineConfig, stage: Callable[[str], None]) -> tuple[Mod
         draft_stages(model, kind)
         config = replace(config, verify_tokens=draft_tokens(model, kind, config.draft_tokens) + 1)
     stage("making synthetic weights" if config.model in PRESETS else f"reading {config.model}")
-    weights = model_weights(config.model, model, config.seed, DTYPES[config.dtype])
+    weights = model_weights(config.model, model, config.seed, DTYPES[config.dtype], _percent(config.model, stage))
     stage("building the model")
     runner = Runner(model, weights, config, target_taps(model, kind))
     if kind is not None:
@@ -35,3 +36,17 @@ def make_runner(config: EngineConfig, stage: Callable[[str], None]) -> tuple[Mod
         drafter = make_drafter(model, kind, tensors, config.verify_tokens - 1, runner)
         runner.speculator = Speculator(runner, drafter, config.verification)
     return runner, model
+
+
+def _percent(model: str, stage: Callable[[str], None]) -> Progress:
+    """Tell ``stage`` how far a checkpoint has been read, at every whole percent."""
+    told = 0
+
+    def tell(done: int, total: int) -> None:
+        nonlocal told
+        percent = 100 * done // total
+        if percent > told:
+            told = percent
+            stage(f"reading {model}: {percent} %")
+
+    return tell

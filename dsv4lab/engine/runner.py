@@ -66,7 +66,7 @@ class Runner:
             raise UnavailableError(f"device {config.device!r} is not available here; it takes cpu")
         self.model = model
         self.config = config
-        form = pool_format(model, config)
+        form = PoolFormat.for_engine(model, config)
         planned = Geometry.plan(
             model, config.max_running_requests, config.max_total_tokens, verify_tokens=config.verify_tokens
         )
@@ -182,15 +182,3 @@ class Runner:
     def _op_names(self) -> tuple[str, ...]:
         both = [*self.op_list("decode", 1), *self.op_list("prefill", 1)]
         return op_names(both)
-
-
-def pool_format(model: ModelConfig, config: EngineConfig) -> PoolFormat:
-    """How the pool of ``config`` keeps its rows. Raises ``ConfigError`` for formats that do not go together."""
-    return PoolFormat.choose(
-        model,
-        kv=config.kv_cache_dtype,
-        index=config.index_cache_dtype,
-        layout=config.kv_layout,
-        dtype=config.dtype,
-        device=config.device,
-    )

@@ -20,6 +20,7 @@ from dsv4lab.engine.scheduler import Scheduler
 from dsv4lab.engine.telemetry import LiveFeed, Recorder, StepFacts
 from dsv4lab.errors import EngineError
 from dsv4lab.kv.allocator import Allocator
+from dsv4lab.kv.formats import PoolFormat
 from dsv4lab.kv.snapshot import pool_snapshot
 from dsv4lab.overlap.plan import plan_from_json
 from dsv4lab.timeline.records import Manifest, PoolSnapshot
@@ -167,6 +168,7 @@ class Service:
             lengths,
             self._scheduler.steps,
             dtype_bytes=DTYPE_BYTES[self._config.dtype],
+            row_bytes=PoolFormat.for_engine(self.model, self._config).row_bytes,
         )
 
 

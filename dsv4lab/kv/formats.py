@@ -15,6 +15,7 @@ from dsv4lab.errors import ConfigError
 from dsv4lab.kv.geometry import Geometry, ceil_div
 
 if TYPE_CHECKING:
+    from dsv4lab.config.engine import EngineConfig
     from dsv4lab.config.model import ModelConfig
 
 TILE = 64  # values of a KV row that share a scale
@@ -62,6 +63,18 @@ class PoolFormat:
         chosen = cls(kv, index, layout, config.head_dim, config.index_head_dim, config.qk_rope_head_dim)
         chosen._check_dims()
         return chosen
+
+    @classmethod
+    def for_engine(cls, model: ModelConfig, config: EngineConfig) -> PoolFormat:
+        """The formats of an engine's pool; errors as :meth:`choose`."""
+        return cls.choose(
+            model,
+            kv=config.kv_cache_dtype,
+            index=config.index_cache_dtype,
+            layout=config.kv_layout,
+            dtype=config.dtype,
+            device=config.device,
+        )
 
     def _check_dims(self) -> None:
         dim = self.index_head_dim

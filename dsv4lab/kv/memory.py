@@ -29,7 +29,8 @@ class MemoryWish:
     """What is asked for; None leaves a number to the plan.
 
     ``device_memory`` bytes are free before weights and pool, of which ``mem_fraction_static`` may be used;
-    ``weight_memory`` is taken off that. Without ``device_memory`` nothing limits the plan.
+    ``weight_memory`` is taken off that. Without ``device_memory`` nothing limits the plan. ``draft_layers`` of a
+    drafter have bf16 rings of their own, whatever the format of the pool.
     """
 
     device_memory: int | None = None
@@ -41,14 +42,16 @@ class MemoryWish:
     page_size: int = PAGE_SIZE
     swa_full_tokens_ratio: float | None = None
     verify_tokens: int = 1
+    draft_layers: int = 0
 
     def __post_init__(self) -> None:
         for name in ("device_memory", "max_running_requests", "max_total_tokens", "context_length", "verify_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} = {value}: takes an integer >= 1")
-        if self.weight_memory < 0:
-            raise ConfigError(f"weight_memory = {self.weight_memory}: takes an integer >= 0")
+        for name in ("weight_memory", "draft_layers"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} = {getattr(self, name)}: takes an integer >= 0")
         for name in ("mem_fraction_static", "swa_full_tokens_ratio"):
             value = getattr(self, name)
             if value is not None and not 0.0 < value <= 1.0:
@@ -66,9 +69,14 @@ class MemoryPlan:
     available: int | None
 
     @property
+    def draft_bytes_per_slot(self) -> int:
+        """Bytes of a slot's rings in the drafter's layers."""
+        return draft_ring_bytes(self.wish, self.geometry)
+
+    @property
     def pool_bytes(self) -> int:
-        """Bytes of the whole pool."""
-        return self.form.pool_bytes(self.geometry)
+        """Bytes of the whole pool, and of the drafter's."""
+        return self.form.pool_bytes(self.geometry) + self.geometry.slots * self.draft_bytes_per_slot
 
     def to_json(self) -> dict[str, Any]:
         """The documented keys; sizes in bytes."""
@@ -80,9 +88,10 @@ class MemoryPlan:
             "index_cache_dtype": f.index,
             "bytes_per_token": f.token_bytes(g),
             "bytes_per_page": f.page_bytes(g),
-            "bytes_per_slot": f.slot_bytes(g),
+            "bytes_per_slot": f.slot_bytes(g) + self.draft_bytes_per_slot,
             "ring_bytes_per_slot": f.ring_bytes(g),
             **states,
+            "draft_bytes_per_slot": self.draft_bytes_per_slot,
             "bytes_per_row": f.row_bytes,
             "bytes_per_index_key": f.index_bytes,
             "slots": g.slots,
@@ -94,7 +103,7 @@ class MemoryPlan:
             "tokens": g.capacity_tokens,
             "context_length": self.context_length,
             "full_context_requests": min(g.slots - 1, (g.pages - 1) // g.pages_for(self.context_length)),
-            "slots_bytes": f.fixed_bytes(g),
+            "slots_bytes": self.pool_bytes - g.pages * f.page_bytes(g),
             "pages_bytes": g.pages * f.page_bytes(g),
             "pool_bytes": self.pool_bytes,
             "available_bytes": self.available,
@@ -123,8 +132,8 @@ class _Planner:
         smallest = Geometry.plan(config, 1, wish.page_size, verify_tokens=wish.verify_tokens, page_size=wish.page_size)
         self.base = form.fit(smallest)
         self.page = form.page_bytes(self.base)
-        self.slot = form.slot_bytes(self.base)
-        self.once = form.fixed_bytes(self.base) - 2 * self.slot
+        self.once = form.fixed_bytes(self.base) - 2 * form.slot_bytes(self.base)
+        self.slot = form.slot_bytes(self.base) + draft_ring_bytes(wish, self.base)
 
     def cost(self, requests: int, pages: int) -> int:
         """Bytes with ``requests`` slots and ``pages`` pages to hand out, the reserved ones on top."""
@@ -227,6 +236,12 @@ class _Planner:
                     f"what would fit: {plural(max(0, tokens // size - 1))}"
                 )
         return MemoryPlan(self.wish, self.form, geometry, context, available)
+
+
+def draft_ring_bytes(wish: MemoryWish, geometry: Geometry) -> int:
+    """Bytes of one slot's bf16 rings in ``wish.draft_layers`` layers of sliding window."""
+    rows = geometry.window + wish.verify_tokens - 1
+    return wish.draft_layers * rows * geometry.head_dim * 2
 
 
 def plural(requests: int) -> str:

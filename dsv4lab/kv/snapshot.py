@@ -11,12 +11,19 @@ from dsv4lab.timeline.records import PoolRequest, PoolSnapshot, QueryReads
 
 
 def pool_snapshot(
-    geometry: Geometry, allocator: Allocator, requests: Mapping[int, int], step: int, *, dtype_bytes: int
+    geometry: Geometry,
+    allocator: Allocator,
+    requests: Mapping[int, int],
+    step: int,
+    *,
+    dtype_bytes: int,
+    row_bytes: int = 0,
 ) -> PoolSnapshot:
     """The pool after ``step``.
 
     ``requests`` gives the committed tokens of each request id; a request that it does not name, or that holds no lease,
-    is an error. ``dtype_bytes`` is the size of one number of a pool row.
+    is an error. ``dtype_bytes`` is the size of one number of the model, ``row_bytes`` that of a pool row
+    where it is not ``head_dim`` of them.
     """
     leases = {lease.request_id: lease for lease in allocator.leases}
     if odd := sorted(leases.keys() ^ requests.keys()):
@@ -39,6 +46,7 @@ def pool_snapshot(
         requests=tuple(PoolRequest(r, x.slot, requests[r], x.pages) for r, x in leases.items()),
         free_pages=allocator.free_page_ids,
         free_slots=allocator.free_slot_ids,
+        row_bytes=row_bytes,
     )
 
 

@@ -119,6 +119,7 @@ class PoolSnapshot:
     requests: tuple[PoolRequest, ...]
     free_pages: tuple[int, ...]
     free_slots: tuple[int, ...]
+    row_bytes: int = 0  # of a KV row as it is stored; 0: head_dim * dtype_bytes
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for the wire."""

@@ -77,7 +77,7 @@ def _heading(snapshot: PoolSnapshot, reads: QueryReads | None) -> Heading:
 def _pool_bytes(snapshot: PoolSnapshot) -> int:
     rings, tokens = snapshot.slots * snapshot.ring_rows, snapshot.pages * snapshot.page_size
     rows = sum(rings + (tokens // ratio if ratio else 0) for ratio in snapshot.compress_ratios)
-    return rows * snapshot.head_dim * snapshot.dtype_bytes
+    return rows * (snapshot.row_bytes or snapshot.head_dim * snapshot.dtype_bytes)
 
 
 def _ring_title(snapshot: PoolSnapshot, slots: Cells | None) -> str:

@@ -200,6 +200,16 @@ def test_no_wide_copy_is_ever_made(monkeypatch: pytest.MonkeyPatch, name: str) -
     assert torch.equal(stored.values.view(torch.uint8), plain.values.view(torch.uint8)), "chunks do not show"
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="compares a GPU with the CPU, and there is no GPU")
+@pytest.mark.parametrize("weights", ["fp4", "fp8"])
+def test_a_gpu_makes_the_same_bits(weights: str) -> None:
+    tensors = expected_tensors(TINY)
+    here, there = (random_checkpoint(tensors, TINY, 7, weights, device) for device in ("cpu", "cuda"))
+    for (name, a), (_, b) in zip(here, there, strict=True):
+        assert torch.equal(a.values.view(torch.uint8), b.values.cpu().view(torch.uint8)), name
+        assert a.scale is None or torch.equal(a.scale.view(torch.uint8), b.scale.cpu().view(torch.uint8)), name
+
+
 def test_stored_weights_come_as_they_are(tmp_path: Path) -> None:
     write_synthetic(tmp_path, TINY, weights="fp4")
     made = dict(random_checkpoint(expected_tensors(TINY), TINY, 0))

@@ -226,3 +226,17 @@ def test_defaults_by_device() -> None:
     assert [(f.kv, f.index) for f in chosen.values()] == [("bf16", "bf16"), ("bf16", "fp8"), ("bf16", "fp8")]
     assert PoolFormat.choose(MODEL, layout="three_pool").kv == "fp8"
     assert (PoolFormat.choose(MODEL).kv, PoolFormat.choose(MODEL).index) == ("float32", "float32")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="compares a GPU with the CPU, and there is no GPU")
+@pytest.mark.parametrize("name", list(FORMS))
+def test_a_gpu_pool_holds_the_same_rows(name: str) -> None:
+    here = make_runner(**FORMS[name]).pool
+    there = KvPool(here.geometry, torch.float32, "cuda", here.form, PACKED_ROWS)
+    rows = torch.randperm(here.unified[1].shape[0], generator=torch.Generator().manual_seed(1))[:300]
+    values = torch.randn(300, MODEL.head_dim, generator=torch.Generator().manual_seed(2))
+    put(here.unified[1], rows, values)
+    put(there.unified[1], rows.cuda(), values.cuda())
+    assert torch.equal(here.unified[1][rows], there.unified[1][rows.cuda()].cpu())
+    there.poison()
+    there.release(1, (1,))

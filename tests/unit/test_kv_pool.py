@@ -232,7 +232,8 @@ def test_snapshot_round_trip() -> None:
     second = allocator.admit(8, 1)
     first = allocator.admit(7, 300)
     allocator.release(second)
-    snapshot = pool_snapshot(G, allocator, {7: 299}, step=5, dtype_bytes=2)
+    snapshot = pool_snapshot(G, allocator, {7: 299}, step=5, dtype_bytes=2, row_bytes=10)
+    assert snapshot.row_bytes == 10
     assert PoolSnapshot.from_json(snapshot.to_json()) == snapshot
     (request,) = snapshot.requests
     assert (request.request_id, request.slot, request.tokens, request.pages) == (7, 2, 299, (2, 3))

@@ -71,6 +71,7 @@ def test_bytes_per_slot_of_the_table(capsys: pytest.CaptureFixture[str]) -> None
         assert [found[key] / 1e6 for key in keys] == pytest.approx(megabytes, rel=0.004)
         assert found["bytes_per_slot"] == sum(found[key] for key in keys)
         assert found["ring_rows"] == 128 + int(width) - 1
+        assert found["draft_bytes_per_slot"] == 0
 
 
 def test_defaults_are_those_of_a_gpu(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,6 +180,27 @@ def test_ratio_is_inert_in_a_unified_pool_and_bounds_the_former_one() -> None:
     bounded = plan(MemoryWish(swa_full_tokens_ratio=0.02), layout="three_pool").geometry
     assert (bounded.slots, bounded.ring_rows, bounded.swa_rows) == (40, 512, 20480)
     assert bounded.swa_rows <= 0.02 * bounded.capacity_tokens
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "layers", "rows"), [("pro", "dspark", 3, 133), ("flash-preview", "mtp", 1, 131)]
+)
+def test_a_drafter_has_bf16_rings_of_its_own(
+    capsys: pytest.CaptureFixture[str], model: str, kind: str, layers: int, rows: int
+) -> None:
+    """Whatever the pool's format; the widths are those of the drafters by themselves (dsv4-spec 3.11)."""
+    words = ("--preset", model, "--device-memory", "100GB", "--kv-cache-dtype", "fp8")
+    plain, found = printed(capsys, *words), printed(capsys, *words, "--speculative", kind)
+    assert found["ring_rows"] == rows
+    assert found["draft_bytes_per_slot"] == layers * rows * 1024
+    parts = ("ring_bytes_per_slot", "state4_bytes_per_slot", "state128_bytes_per_slot", "draft_bytes_per_slot")
+    assert found["bytes_per_slot"] == sum(found[part] for part in parts)
+    assert found["bytes_per_token"] == plain["bytes_per_token"]
+    assert found["pool_bytes"] == found["slots_bytes"] + found["pages_bytes"] <= found["available_bytes"]
+    assert found["pages"] < plain["pages"]
+    other = {"mtp": "dspark", "dspark": "mtp"}[kind]
+    assert main(["memory", "--preset", model, "--speculative", other]) == 2
+    assert f"model {model} carries no such drafter" in capsys.readouterr().err
 
 
 def test_other_page_sizes() -> None:
