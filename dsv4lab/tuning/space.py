@@ -81,7 +81,8 @@ class SweepSpace:
     """The sweep: every plan × queue count × concurrency level, ``rounds`` processes of ``repeats`` trials each.
 
     ``confirm`` is the number of paired trials (candidate and ``off`` side by side, in a fresh process) that decide
-    whether the candidate which won the sweep is recommended. Raises :class:`UsageError` on anything out of range.
+    whether the candidate which won the sweep is recommended; from 9 on, one wild pair cannot hide a
+    difference. Raises :class:`UsageError` on anything out of range.
     """
 
     plans: tuple[PlanChoice, ...]
@@ -89,8 +90,8 @@ class SweepSpace:
     concurrency: tuple[int, ...]
     load: Load = Load()
     rounds: int = 1
-    repeats: int = 3
-    confirm: int = 6
+    repeats: int = 2
+    confirm: int = 9
     control: bool = True
 
     def __post_init__(self) -> None:

@@ -68,6 +68,12 @@ def test_null_experiments_seldom_alarm_and_a_planted_gain_is_found() -> None:
     assert gains.count("faster") >= 48
 
 
+def test_one_wild_pair_of_nine_hides_no_difference() -> None:
+    for seed in range(20):
+        logs = [-0.12, -0.13, -0.11, -0.125, -0.115, -0.12, -0.13, -0.12, 0.5]
+        assert difference(logs, seed).verdict(0.01) == "faster"
+
+
 def test_the_interval_depends_on_the_data_alone() -> None:
     logs = [-0.1, 0.02, -0.05, 0.01, -0.2, -0.03]
     assert difference(logs, 3) == difference(logs, 3)
