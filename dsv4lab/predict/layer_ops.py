@@ -43,11 +43,18 @@ def small(shape: StepShape, width: float) -> Kernel:
     return Kernel(shape.tokens * width * 4, 0.0, max(1, shape.tokens))
 
 
-def layer_ops(c: ModelConfig, layer: int, shape: StepShape) -> Iterator[ListedOp]:
-    """Ops of decoder layer ``layer``, named as the engine names them."""
-    kind = c.kind(layer)
-    for op in (*_attention(c, kind, shape), *_moe(c, shape)):
-        yield op.at(layer, kind.label)
+def kind_ops(c: ModelConfig, kind: LayerKind, shape: StepShape) -> list[ListedOp]:
+    """Ops of a decoder layer of ``kind``, named as the engine names them, not yet given a layer."""
+    return [*_attention(c, kind, shape), *_moe(c, shape)]
+
+
+def layers_ops(c: ModelConfig, shape: StepShape) -> Iterator[ListedOp]:
+    """Ops of all decoder layers."""
+    kinds = {kind: kind_ops(c, kind, shape) for kind in {c.kind(i) for i in range(c.num_hidden_layers)}}
+    for layer in range(c.num_hidden_layers):
+        kind = c.kind(layer)
+        for op in kinds[kind]:
+            yield op.at(layer, kind.label)
 
 
 def _mhc(c: ModelConfig, shape: StepShape, name: str, out: str) -> Iterator[ListedOp]:

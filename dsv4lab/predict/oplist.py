@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dsv4lab.overlap.plan import OverlapPlan
 from dsv4lab.overlap.scoreboard import cross_stream_waits, hazards
@@ -42,26 +42,33 @@ class ListedOp:
 
     def at(self, layer: int, kind: str) -> ListedOp:
         """The same op in a layer."""
-        return replace(self, layer=layer, kind=kind, parts=tuple(p.at(layer, kind) for p in self.parts))
+        parts = tuple(p.at(layer, kind) for p in self.parts)
+        return ListedOp(self.name, self.kernels, self.reads, self.writes, layer, kind, parts, self.collective)
 
 
 def kernel_cost(kernel: Kernel, machine: Machine, scale: float = 1.0) -> Cost:
     """What ``kernel`` asks of ``machine``; its duration times ``scale``."""
     us = duration_us(machine, kernel.size, kernel.flops, kernel.workgroups, kernel.precision)
-    occupancy, bandwidth, compute = shares(
-        machine, us, kernel.size, kernel.flops, kernel.workgroups, kernel.precision
-    )
+    occupancy, bandwidth, compute = shares(machine, us, kernel.size, kernel.flops, kernel.workgroups, kernel.precision)
     return Cost(us * scale, occupancy, bandwidth, max(compute, occupancy * kernel.footprint))
 
 
 def placed(ops: Sequence[ListedOp], plan: OverlapPlan, tokens: int) -> list[tuple[ListedOp, str]]:
     """``ops`` with their streams; a fused op whose parts the plan separates is split."""
     out: list[tuple[ListedOp, str]] = []
+    known: dict[tuple[tuple[str, ...], str], str] = {}
+
+    def stream_of(names: tuple[str, ...], kind: str) -> str:
+        stream = known.get((names, kind))
+        if stream is None:
+            stream = known[names, kind] = plan.stream_of(names, kind, tokens)
+        return stream
+
     for op in ops:
         if not op.parts:
-            out.append((op, plan.stream_of((op.name,), op.kind, tokens)))
+            out.append((op, stream_of((op.name,), op.kind)))
             continue
-        streams = [plan.stream_of((p.name, op.name), p.kind, tokens) for p in op.parts]
+        streams = [stream_of((p.name, op.name), p.kind) for p in op.parts]
         out += [(op, streams[0])] if len(set(streams)) == 1 else list(zip(op.parts, streams, strict=True))
     return out
 
@@ -74,13 +81,17 @@ def workload_of(ops: Sequence[ListedOp], plan: OverlapPlan, tokens: int, machine
     op_waits = cross_stream_waits(op_streams, deps, range(len(found)))
     last: list[int] = []
     names: list[str] = []
+    costs: dict[tuple[bool, Kernel], Cost] = {}
     rows: list[tuple[int, str, tuple[int, ...], Cost, str]] = []
     for (op, stream), waits in zip(found, op_waits, strict=True):
         for k, kernel in enumerate(op.kernels):
             names.append(op.name if len(op.kernels) == 1 else f"{op.name}.{k}")
             before = tuple(last[w] for w in waits) if k == 0 else ()
             kind = "collective" if op.collective else "kernel"
-            rows.append((op.layer, stream, before, _cost(op, kernel, machine), kind))
+            cost = costs.get((op.collective, kernel))
+            if cost is None:
+                cost = costs[op.collective, kernel] = _cost(op, kernel, machine)
+            rows.append((op.layer, stream, before, cost, kind))
         last.append(len(rows) - 1)
     return Workload(
         names=tuple(names),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from dsv4lab.config.model import ModelConfig
+from dsv4lab.config.model import LayerKind, ModelConfig
 from dsv4lab.errors import UsageError
 from dsv4lab.overlap.plan import OverlapPlan
-from dsv4lab.predict.layer_ops import StepShape, layer_ops, linear, small
+from dsv4lab.predict.layer_ops import StepShape, kind_ops, layers_ops, linear, small
 from dsv4lab.predict.oplist import Kernel, ListedOp, workload_of
 from dsv4lab.queues.costs import Machine
 from dsv4lab.queues.workload import Workload
@@ -40,7 +40,9 @@ class Scenario:
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be 1 or more, got {getattr(self, name)}")
         if self.model.num_attention_heads % self.tp:
-            raise UsageError(f"tp {self.tp} does not divide the {self.model.num_attention_heads} heads of {self.model.name}")
+            raise UsageError(
+                f"tp {self.tp} does not divide the {self.model.num_attention_heads} heads of {self.model.name}"
+            )
         if self.speculative not in SPECULATIVE:
             raise UsageError(f"speculative {self.speculative!r} is not one of {', '.join(SPECULATIVE)}")
         if self.speculative == "dspark" and self.model.dspark is None:
@@ -71,8 +73,7 @@ def step_ops(scenario: Scenario) -> list[ListedOp]:
     """Ops of one decode step: the target's forward (its verify), then the draft."""
     c, shape = scenario.model, scenario.shape
     ops = [ListedOp("embed", (small(shape, c.hc_mult * c.hidden_size),), (), ("x",))]
-    for layer in range(c.num_hidden_layers):
-        ops += layer_ops(c, layer, shape)
+    ops += layers_ops(c, shape)
     ops += _head(c, shape, "")
     ops += _draft(scenario)
     return ops
@@ -93,12 +94,12 @@ def _draft(scenario: Scenario) -> Iterator[ListedOp]:
     stages = c.dspark.stages if scenario.speculative == "dspark" and c.dspark else c.mtp_layers
     width = scenario.tokens_per_request - 1
     shape = replace(scenario.shape, tokens=scenario.concurrency * width)
-    swa = replace(c, compress_ratios=(0,) * max(stages, 1), dspark=None)
     inject = linear(shape, c.hidden_size * (3 if scenario.speculative == "dspark" else 2), c.hidden_size, 1, "fp8")
     yield ListedOp("draft.main", (inject, small(shape, c.hidden_size)), ("tokens",), ("x",))
-    for stage in range(stages):
-        for op in layer_ops(swa, stage, shape):
-            yield replace(op, name=f"draft.{op.name}", layer=-1, parts=())
+    stage_ops = kind_ops(c, LayerKind.SWA, shape)
+    for _ in range(stages):
+        for op in stage_ops:
+            yield replace(op, name=f"draft.{op.name}", parts=())
     yield from _head(c, shape, "draft.")
     if scenario.speculative == "dspark":
         assert c.dspark is not None

@@ -12,13 +12,14 @@ from dsv4lab.predict.serving import ACCEPTED, Serving, tpot_us
 from dsv4lab.queues.collectives import arrival_floors, floors_for
 from dsv4lab.queues.costs import Machine, machine
 from dsv4lab.queues.simulate import Simulated, simulate
-from dsv4lab.queues.workload import repeat
+from dsv4lab.queues.workload import Workload, repeat
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """``steps``: steps in a row; ``eager``: launched one by one; ``skew_us``: how late the slowest rank comes to a
-    collective in the baseline."""
+    collective in the baseline.
+    """
 
     steps: int = 1
     eager: bool = False
@@ -27,8 +28,11 @@ class Options:
 
 def run_scenario(scenario: Scenario, plan: OverlapPlan, on: Machine, options: Options | None = None) -> Simulated:
     """One simulated decode step (or several) of ``scenario`` under ``plan`` in a PyTorch process."""
-    chosen = options or Options()
-    work = decode_step(scenario, plan, on)
+    return run_step(decode_step(scenario, plan, on), scenario, on, options or Options())
+
+
+def run_step(work: Workload, scenario: Scenario, on: Machine, chosen: Options) -> Simulated:
+    """:func:`run_scenario` with the step already listed."""
     if chosen.eager:
         work = replace(work, graphs=False)
     if chosen.steps > 1:
@@ -71,21 +75,26 @@ def sweep(
     changes: Mapping[str, float] | None = None,
     options: Options | None = None,
 ) -> list[SweepPoint]:
-    """Every combination, one simulated step each; ``off`` is simulated once for each runtime and level."""
-    points = []
+    """Every combination, one simulated step each, and ``off`` beside it."""
+    points, how = [], options or Options()
+    listed: dict[tuple[int, OverlapPlan], Workload] = {}
+
+    def step(at: Scenario, plan: OverlapPlan, on: Machine) -> Workload:
+        key = (at.concurrency, plan)
+        if key not in listed:  # costs depend on the device alone, which is the same throughout
+            listed[key] = decode_step(at, plan, on)
+        return listed[key]
+
     for level in levels:
         at = replace(scenario, concurrency=level)
         chosen = serving or Serving(accepted=ACCEPTED[scenario.speculative])
         for name in runtimes:
-            known: dict[tuple[str, int], Simulated] = {}
             for queues in hw_queues:
                 on = machine(device, name, queues, changes)
-                if ("off", 0) not in known:
-                    known["off", 0] = run_scenario(at, OFF, on, options)
-                base = known["off", 0].wall_ns / 1e3
+                base = run_step(step(at, OFF, on), at, on, how)
                 for plan in plans:
-                    run = known["off", 0] if plan == OFF else run_scenario(at, plan, on, options)
-                    points.append(_point(at, plan, on, run, base, chosen))
+                    run = base if plan == OFF else run_step(step(at, plan, on), at, on, how)
+                    points.append(_point(at, plan, on, run, base.wall_ns / 1e3, chosen))
     return points
 
 

@@ -25,7 +25,7 @@ SWEEP_TPOT = {1: -0.085, 4: -0.045, 8: -0.057, 16: -0.012, 32: 0.0}
 
 @dataclass(frozen=True, slots=True)
 class ProfilePrediction:
-    """What the profile would show with the plan, scaled to the baseline. Times in milliseconds, changes as fractions."""
+    """What the profile would show with the plan, scaled to the baseline. Times in milliseconds."""
 
     runtime: str
     steps: float

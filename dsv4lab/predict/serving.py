@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dsv4lab.predict.layer_ops import layer_ops
+from dsv4lab.predict.layer_ops import layers_ops
 from dsv4lab.predict.oplist import ListedOp
 from dsv4lab.predict.roofline import Scenario
 from dsv4lab.queues.costs import Machine
@@ -29,10 +29,7 @@ ACCEPTED = {"none": 1.0, "mtp": 1.7, "dspark": 3.0}
 
 def prefill_us(scenario: Scenario, machine: Machine) -> float:
     """One prompt's prefill alone: every product's arithmetic at ``PREFILL_SHARE`` of the fp8 roof."""
-    c = scenario.model
-    flops = 0.0
-    for layer in range(c.num_hidden_layers):
-        flops += sum(_flops(op) for op in layer_ops(c, layer, scenario.shape))
+    flops = sum(_flops(op) for op in layers_ops(scenario.model, scenario.shape))
     per_token = flops / scenario.tokens
     floor = machine["kernel_floor_us"]
     return (duration_us(machine, 0.0, per_token * scenario.isl, machine["cus"], "fp8") - floor) / PREFILL_SHARE

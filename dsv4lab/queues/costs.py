@@ -15,7 +15,7 @@ MAX_QUEUES = 128
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A device under a runtime with ``hw_queues`` queues per priority; ``values`` are the device's, overrides applied."""
+    """A device under a runtime with ``hw_queues`` queues per priority; ``values`` are the device's, with overrides."""
 
     device: Device
     runtime: Runtime

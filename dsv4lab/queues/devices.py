@@ -33,7 +33,9 @@ _MI355X: dict[str, Value] = {
     "roof_share": assumed(0.8, "", "share of the data sheet's rates that a good kernel reaches"),
     "cu_bandwidth_gbps": calibrated(37, "GB/s", "P21: 24 CTAs read 1.57 MB in 3.40 us less the floor"),
     "kernel_floor_us": calibrated(1.6, "us", "P21: 3.73 us for 16.8 MB at the full rate leave 1.6 us"),
-    "gap_us": calibrated(0.97, "us", "4.7: one projection 50 times in a graph, 4.65 and 4.42 us, less 3.73 and 3.40 (P21)"),
+    "gap_us": calibrated(
+        0.97, "us", "4.7: one projection 50 times in a graph, 4.65 and 4.42 us, less 3.73 and 3.40 (P21)"
+    ),
     "barrier_us": assumed(0.97, "us", "a satisfied barrier costs one packet (6.1), taken as a kernel's gap"),
     "signal_host_us": calibrated(4.6, "us", "P16: 10.05 us a pair on two streams; P10 and P11 give 4.2 to 5.0"),
     "signal_device_us": calibrated(2.2, "us", "P13: 7.22 us a pair on two streams with signals in device memory"),
@@ -41,7 +43,9 @@ _MI355X: dict[str, Value] = {
     "poll_scope_pipe": assumed(0, "0 or 1", "whether the poll tax is per pipe; no public measurement"),
     "pipes": known(4, "pipes", "section 1.1: queue id modulo 4 on gfx94x and gfx950"),
     "queue_slots": assumed(24, "queues", "compute queues that the kernel driver can map at once"),
-    "oversubscription_us": assumed(1.0, "us", "cost of a dispatch for each queue_slots of mapped queues too many"),
+    "oversubscription_us": assumed(
+        8.0, "us", "a dispatch's cost per queue_slots mapped beyond them; torchtitan#4032's order"
+    ),
     "corun_loss": calibrated(0.145, "", _PAIR),
     "graph_us": calibrated(3.8, "us", "P15: 4.8 us a graph on one queue, less a gap"),
     "submit_us": assumed(2.0, "us", "host time of one eager launch"),

@@ -16,12 +16,14 @@ from dsv4lab.queues.workload import Cost, Workload
 
 START, WAKE = 0, 1
 NEVER = float("inf")
+ALONE = (1.0,)
 
 
 @dataclass(slots=True)
 class Times:
     """By op: when it came to the head of its ring, started and ended. ``taxed``: dispatches that paid the poll tax;
-    ``blocked_ns``: time with at least one queue blocked on a signal."""
+    ``blocked_ns``: time with at least one queue blocked on a signal.
+    """
 
     head: list[float]
     start: list[float]
@@ -45,13 +47,15 @@ class _Running:
 
 class Simulation:
     """One run of packets on a machine. ``floors``: collectives (ops) that end no sooner than this many nanoseconds
-    after the collective before them, because another rank is late."""
+    after the collective before them, because another rank is late.
+    """
 
     def __init__(
         self, workload: Workload, packets: Packets, machine: Machine, mapped: int, floors: Mapping[int, float]
     ) -> None:
         n = len(workload)
         self.packets = packets
+        self.rings, self.extra, self.queue = packets.rings, packets.extra_ns, packets.queue
         self.collective = [kind == "collective" for kind in workload.kinds]
         self.floors = floors
         self.times = Times([0.0] * n, [0.0] * n, [NEVER] * n)
@@ -64,7 +68,7 @@ class Simulation:
         self.barrier, self.signal = machine["barrier_us"] * 1e3, machine.signal_us * 1e3
         self.tax = machine.poll_tax_us * 1e3
         self.pipes = max(1, int(machine["pipes"])) if machine["poll_scope_pipe"] else 1
-        self.blocked = [0] * self.pipes
+        self.blocked, self.waiting = [0] * self.pipes, 0
         self.running = _Running(machine["corun_loss"])
         queues = len(packets.rings)
         self.position, self.pending = [0] * queues, [0] * queues
@@ -77,7 +81,7 @@ class Simulation:
 
     def run(self) -> Times:
         """Run until every ring is empty."""
-        for q, ring in enumerate(self.packets.rings):
+        for q, ring in enumerate(self.rings):
             if ring:
                 self._head(q, 0.0)
         heap, running = self.heap, self.running
@@ -89,6 +93,7 @@ class Simulation:
                     self._start(q, now)
                 else:
                     self.blocked[q % self.pipes] -= 1
+                    self.waiting -= 1
                     self._dispatch(q, now)
             else:
                 self._end(at, end)
@@ -100,17 +105,17 @@ class Simulation:
 
     def _head(self, q: int, now: float) -> None:
         """The next packet of ring ``q`` comes to its head."""
-        i = self.packets.rings[q][self.position[q]]
+        i = self.rings[q][self.position[q]]
         times, packets = self.times, self.packets
         ready = packets.ready_ns[i]
-        now = ready if ready > now else now
+        now = max(now, ready)
         times.head[i] = now
         waits = packets.waits[i]
         if not waits:
             self._dispatch(q, now)
             return
         end = times.end
-        if all(end[w] <= ready for w in waits):  # done when the host wrote the packet: no barrier was written
+        if ready and all(end[w] <= ready for w in waits):  # done when the host wrote the packet: no barrier was written
             self._dispatch(q, now)
             return
         visible, pending = now + packets.barriers[i] * self.barrier, 0
@@ -121,20 +126,21 @@ class Simulation:
             elif end[w] + self.signal > visible:
                 visible = end[w] + self.signal
         self.blocked[q % self.pipes] += 1
+        self.waiting += 1
         self.visible[q], self.pending[q] = visible, pending
         if not pending:
             self._push(visible, WAKE, q)
 
     def _dispatch(self, q: int, now: float) -> None:
-        i = self.packets.rings[q][self.position[q]]
-        when = now + self.gap + self.packets.extra_ns[i]
+        i = self.rings[q][self.position[q]]
+        when = now + self.gap + self.extra[i]
         if self.tax and self.blocked[q % self.pipes]:
             when += self.tax
             self.times.taxed += 1
         self._push(when, START, q)
 
     def _start(self, q: int, now: float) -> None:
-        ring, running = self.packets.rings[q], self.running
+        ring, running = self.rings[q], self.running
         i = ring[self.position[q]]
         self._advance(now)
         work = self.work[i]
@@ -163,9 +169,9 @@ class Simulation:
         self.times.end[i] = now
         if self.collective[i]:
             self.last_collective = now
-        q = self.packets.queue[i]
+        q = self.queue[i]
         self.outstanding[q] -= 1
-        for waiter in self.waiters.pop(i, ()):
+        for waiter in self.waiters.pop(i, ()) if self.waiters else ():
             self.pending[waiter] -= 1
             self.visible[waiter] = max(self.visible[waiter], now + self.signal)
             if not self.pending[waiter]:
@@ -179,7 +185,7 @@ class Simulation:
         if not running.ids:
             return -1, NEVER
         if len(running.ids) == 1:
-            return 0, running.now + running.left[0] / running.rates[0]
+            return 0, running.now + running.left[0]
         ends = [left / rate for left, rate in zip(running.left, running.rates, strict=True)]
         at = min(range(len(ends)), key=ends.__getitem__)
         return at, running.now + ends[at]
@@ -188,9 +194,11 @@ class Simulation:
         running = self.running
         passed = now - running.now
         if passed > 0:
-            if any(self.blocked):
+            if self.waiting:
                 self.times.blocked_ns += passed
-            if running.ids:
+            if len(running.left) == 1:
+                running.left[0] = max(0.0, running.left[0] - passed * running.rates[0])
+            elif running.left:
                 running.left = [
                     max(0.0, left - passed * rate) for left, rate in zip(running.left, running.rates, strict=True)
                 ]
@@ -199,7 +207,7 @@ class Simulation:
     def _rates(self) -> None:
         running = self.running
         if len(running.ids) < 2:
-            running.rates = (1.0,) * len(running.ids)
+            running.rates = ALONE
             return
         key = tuple(running.kinds)
         rates = running.memo.get(key)

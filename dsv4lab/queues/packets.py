@@ -35,6 +35,8 @@ def lower(workload: Workload, layout: Layout, machine: Machine) -> Packets:
     waits = _graph_joins(workload, layout, queue) if workload.graphs else layout.waits
     size = machine.runtime.barrier_signals
     ready, extra, host = _submission(workload, layout, machine)
+    if workload.lead_us:
+        extra = tuple(e + lead * 1e3 for e, lead in zip(extra, workload.lead_us, strict=True))
     return Packets(
         tuple(map(tuple, rings)),
         queue,
@@ -67,7 +69,8 @@ def _graph_joins(workload: Workload, layout: Layout, queue: tuple[int, ...]) -> 
 
 def _barrier_bits(layout: Layout, queue: tuple[int, ...], elide: bool) -> list[bool]:
     """Every packet has it, unless rocm-systems#9895 is in force: then only if its stream has an earlier packet in the
-    ring that no newer barrier covers."""
+    ring that no newer barrier covers.
+    """
     if not elide:
         return [True] * len(queue)
     bits: list[bool] = []

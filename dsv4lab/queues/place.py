@@ -62,8 +62,8 @@ class _Process:
 
     def mapped(self) -> int:
         """Hardware queues that the process holds."""
-        pools = [set(p.mapping.values()) for p in (*self._fixed.values(), *self._dynamic.values())]
-        return sum(map(len, pools))
+        maps = [p.mapping for p in self._fixed.values()] + [p.mapping for p in self._dynamic.values()]
+        return sum(len(set(m.values())) for m in maps)
 
     def _pool(self, priority: int) -> QueuePool:
         if priority not in self._fixed:
@@ -97,13 +97,11 @@ def _streams(workload: Workload, machine: Machine, torch: bool) -> Layout:
     waits: Sequence[tuple[int, ...]] = needed_edges(lanes, predecessors(workload))
     if machine.runtime.family != "hip":  # HIP does not ask whether producer and consumer share a ring
         waits = _crossing(waits, [queues[k] for k in lanes])
-    return Layout(
-        tuple(lanes), tuple(waits), queues, workload.lanes, tuple(range(len(workload))), process.mapped()
-    )
+    return Layout(tuple(lanes), tuple(waits), queues, workload.lanes, tuple(range(len(workload))), process.mapped())
 
 
 def _own_name(stream: str, number: int, process: _Process) -> str:
-    """What a stream of the program is called in the process: PyTorch's main is the null stream, its sides are pooled."""
+    """What a stream of the program is in the process: PyTorch's main is the null stream, its sides are pooled."""
     if process.cpu or not process.torch or process.machine.runtime.family != "hip":
         return stream
     if number == 0:
@@ -123,9 +121,7 @@ def _cuda_graph(workload: Workload, machine: Machine) -> Layout:
     waits = _crossing(needed_edges(found.of, predecessors(workload)), [queues[k] for k in found.of])
     names = tuple(f"lane{k}" for k in range(count))
     notes = (f"the graph replays on {count} lanes",)
-    return Layout(
-        found.of, tuple(waits), queues, names, (0,) * len(workload), min(count, machine.hw_queues), notes
-    )
+    return Layout(found.of, tuple(waits), queues, names, (0,) * len(workload), min(count, machine.hw_queues), notes)
 
 
 def _hip_graph(workload: Workload, machine: Machine, torch: bool) -> Layout:

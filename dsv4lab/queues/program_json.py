@@ -10,12 +10,13 @@ from dsv4lab.queues.costs import Machine
 from dsv4lab.queues.roof import duration_us, shares
 from dsv4lab.queues.workload import PACKETS, Cost, Workload, op_rows, repeat
 
-TOP = {"name", "ops", "launch", "repeat", "synchronise", "priorities"}
+TOP = {"name", "ops", "launch", "repeat", "synchronise", "priorities", "process"}
 FIELDS = {
     "name", "stream", "after", "duration_us", "bytes", "flops", "workgroups", "packet", "layer", "occupancy",
     "bandwidth", "compute", "precision", "count",
 }  # fmt: skip
 LAUNCHES = ("graph", "eager")
+PROCESSES = ("hip", "torch")
 
 
 def workload_from_json(data: Any, machine: Machine) -> Workload:
@@ -30,6 +31,8 @@ def workload_from_json(data: Any, machine: Machine) -> Workload:
     launch = data.get("launch", "graph")
     if launch not in LAUNCHES:
         raise UsageError(f"program: launch must be one of {', '.join(LAUNCHES)}, got {launch!r}")
+    if data.get("process", "hip") not in PROCESSES:
+        raise UsageError(f"program: process must be one of {', '.join(PROCESSES)}, got {data['process']!r}")
     names: dict[str, int] = {}
     parts: list[tuple[str, int, str, tuple[int, ...], Cost, str]] = []
     last: dict[str, int] = {}

@@ -8,15 +8,15 @@ from dsv4lab.queues.costs import Machine
 PRECISIONS = ("bf16", "fp8", "fp4")
 
 
-def duration_us(
-    machine: Machine, size: float, flops: float, workgroups: float, precision: str = "bf16"
-) -> float:
+def duration_us(machine: Machine, size: float, flops: float, workgroups: float, precision: str = "bf16") -> float:
     """Microseconds of a kernel that moves ``size`` bytes and does ``flops`` operations in ``workgroups`` workgroups.
 
     The memory rate is the device's, or that of the CUs it occupies if they cannot draw all of it.
     """
     used = min(1.0, workgroups / machine["cus"])
-    memory = min(machine["bandwidth_gbps"] * machine["roof_share"], used * machine["cus"] * machine["cu_bandwidth_gbps"])
+    memory = min(
+        machine["bandwidth_gbps"] * machine["roof_share"], used * machine["cus"] * machine["cu_bandwidth_gbps"]
+    )
     arithmetic = _flops_rate(machine, precision) * used
     return machine["kernel_floor_us"] + max(size / (memory * 1e3), flops / (arithmetic * 1e6))
 

@@ -50,7 +50,10 @@ def _sources(**rows: tuple[str, str]) -> MappingProxyType[str, tuple[str, str]]:
 
 _CAP = ("known", "GPU_MAX_HW_QUEUES defaults to 4 (clr flags.hpp)")
 _HOST = ("known", "signal words live in host memory without rocm-systems#11212")
-_POOL_32 = ("assumed", "PyTorch of that time: 32 streams per priority, made at first use; no record says which was used")
+_POOL_32 = (
+    "assumed",
+    "PyTorch of that time: 32 streams per priority, made at first use; no record says which was used",
+)
 _POOL_Q = ("known", "PyTorch main, mid-2026: max(1, Q-1) streams (c10/cuda/CUDAStream.cpp)")
 _DYNAMIC = ("known", "dynamic queues since 7.14 (rocm-systems#11212, #5244); weights from clr rocdevice.cpp")
 _EXCLUSIVE = ("assumed", "graph streams ask for distinct queues (rocm-systems#4954, #5031); release not stated")
@@ -106,7 +109,9 @@ RUNTIMES: dict[str, Runtime] = {
                 torch_pool=_POOL_Q,
             ),
         ),
-        Runtime("rocm-10", device_signals=False, sources=_sources(**_ROCM_10_SOURCES, device_signals=_HOST), **_ROCM_10),
+        Runtime(
+            "rocm-10", device_signals=False, sources=_sources(**_ROCM_10_SOURCES, device_signals=_HOST), **_ROCM_10
+        ),
         Runtime(
             "rocm-10+ordering-edges",
             device_signals=True,

@@ -88,7 +88,7 @@ def timeline_of(run: Simulated) -> Timeline:
     blocked = np.fromiter((bool(w) for w in run.packets.waits), np.bool_, n)
     blocked &= (start - head) > gap
     wait = names.setdefault("barrier", len(names)) if blocked.any() else 0
-    both = {k: np.concatenate([v, v[blocked]]) for k, v in columns.items()}
+    both: dict[str, Any] = {k: np.concatenate([v, v[blocked]]) for k, v in columns.items()}
     both["name"][n:] = wait
     kinds = np.fromiter((int(KINDS[k]) for k in work.kinds), np.int8, n)
     return Timeline.build(

@@ -16,7 +16,7 @@ class Value:
     """A number, its unit, its source and its status.
 
     ``known``: read from code or a data sheet. ``calibrated``: derived from a published or own measurement, named in
-    ``source``. ``assumed``: nobody measured it here; an answer that leans on it must say so. ``given``: set by the user.
+    ``source``. ``assumed``: nobody measured it here; an answer that leans on it must say so. ``given``: by the user.
     """
 
     value: float

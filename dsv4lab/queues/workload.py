@@ -47,6 +47,8 @@ class Workload:
     priorities: Mapping[str, int] = field(default_factory=dict)
     synchronise: bool = False
     label: str = ""
+    lead_us: tuple[float, ...] = ()
+    """Time before each op that no packet explains (a late host in the trace that it comes from); empty: none."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -98,6 +100,7 @@ def repeat(workload: Workload, steps: int) -> Workload:
         costs=workload.costs * steps,
         kinds=workload.kinds * steps,
         steps=tuple(s for s in range(steps) for _ in range(n)),
+        lead_us=workload.lead_us * steps,
     )
 
 

@@ -1,0 +1,294 @@
+"""``dsv4lab simulate``: a decode step, or any program, on a GPU that is not here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsv4lab.cli.base import Command
+from dsv4lab.cli.model_args import integers, plan_setting, positive
+from dsv4lab.cli.output import console, emit_json, table
+from dsv4lab.config.presets import PRESETS, preset
+from dsv4lab.errors import UsageError
+from dsv4lab.queues.devices import DEVICES
+from dsv4lab.queues.runtimes import RUNTIMES
+
+if TYPE_CHECKING:
+    from dsv4lab.overlap.plan import OverlapPlan
+    from dsv4lab.predict.roofline import Scenario
+    from dsv4lab.predict.sensitivity import Lean
+    from dsv4lab.queues.costs import Machine
+    from dsv4lab.queues.simulate import Simulated
+
+SHORT_LAYERS = 8
+
+
+class SimulateCommand(Command):
+    """One step or a sweep. Needs no GPU, no weights and no torch."""
+
+    name = "simulate"
+    help = "predict a decode step's overlap on a GPU that is not here (sweep: over plans, queues, concurrency)"
+    examples = (
+        (
+            "dsv4lab simulate --device mi355x --runtime rocm-7.2 --preset pro --tp 8 --isl 8192 --concurrency 4 "
+            "--speculative dspark --plan hip --hw-queues 4 --json"
+        ),
+        "dsv4lab simulate --device mi355x --runtime rocm-7.2 --program micro.json",
+        "dsv4lab simulate sweep --preset pro --tp 8 --plan off,hip --hw-queues 2,4,8 --concurrency 1,4,16",
+    )
+
+    def prepare(self, parser: argparse.ArgumentParser) -> None:
+        """Machine, model and load, plan."""
+        parser.add_argument("what", nargs="?", choices=("step", "sweep"), default="step", help="default: step")
+        add_machine_arguments(parser, "mi355x")
+        source = parser.add_mutually_exclusive_group()
+        source.add_argument("--preset", help=f"model: {', '.join(PRESETS)} (default: pro)")
+        source.add_argument("--program", type=Path, metavar="FILE", help="a program, see docs/queue-model.md")
+        _add_load(parser)
+        parser.add_argument("--plan", default="hip", metavar="PLANS", help="overlap plan or its file; sweep: a list")
+        parser.add_argument("--eager", action="store_true", help="ops are launched one by one, not as a captured graph")
+        parser.add_argument(
+            "--skew-us", type=amount("--skew-us"), default=0.0, metavar="US", help="arrival of the slowest rank"
+        )
+        parser.add_argument("--no-sensitivity", action="store_true", help="leave out which assumed values matter")
+        parser.add_argument(
+            "--out", type=Path, metavar="FILE", help="write the timeline as a Kineto trace (.json or .json.gz)"
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Print the result; the keys of ``--json`` are in the README."""
+        if args.what == "sweep":
+            return _sweep(args)
+        if args.program is not None:
+            return _program(args)
+        return _step(args)
+
+
+def add_machine_arguments(parser: argparse.ArgumentParser, device: str) -> None:
+    """``--device``, ``--runtime``, ``--hw-queues`` and ``--set``."""
+    parser.add_argument("--device", default=device, choices=tuple(DEVICES), help=f"default: {device}")
+    parser.add_argument("--runtime", metavar="NAMES", help=f"{', '.join(RUNTIMES)} (default: the device's newest)")
+    parser.add_argument(
+        "--hw-queues", type=integers("--hw-queues"), metavar="N[,N]", help="hardware queues (default: the runtime's)"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="replace a value of the device; may be repeated",
+    )
+
+
+def _add_load(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tp", type=positive("--tp"), default=1, metavar="N", help="tensor-parallel ranks (default: 1)"
+    )
+    parser.add_argument(
+        "--isl", type=positive("--isl"), default=8192, metavar="N", help="context tokens (default: 8192)"
+    )
+    parser.add_argument(
+        "--osl", type=positive("--osl"), default=1024, metavar="N", help="sweep: new tokens (default: 1024)"
+    )
+    parser.add_argument(
+        "--concurrency",
+        type=integers("--concurrency"),
+        default=(1,),
+        metavar="N[,N]",
+        help="requests in flight (default: 1)",
+    )
+    parser.add_argument("--speculative", default="none", choices=("none", "mtp", "dspark"), help="default: none")
+
+
+def amount(option: str) -> Any:
+    """An argparse type: a number of at least 0."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value < float("inf"):
+            raise UsageError(f"{option}: got {text!r}, it takes a number of 0 or more")
+        return value
+
+    return parse
+
+
+def changes_of(args: argparse.Namespace) -> dict[str, float]:
+    """What ``--set`` says."""
+    out = {}
+    for text in args.set:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set: got {text!r}, it takes NAME=VALUE")
+        out[name] = amount(f"--set {name}")(value)
+    return out
+
+
+def machine_of(args: argparse.Namespace, changes: dict[str, float] | None = None) -> Machine:
+    """The machine that the arguments name; one queue count."""
+    from dsv4lab.queues.costs import machine
+
+    queues = None if args.hw_queues is None else single("--hw-queues", args.hw_queues)
+    return machine(args.device, args.runtime, queues, {**changes_of(args), **(changes or {})})
+
+
+def single(option: str, values: tuple[int, ...]) -> int:
+    """The only value."""
+    if len(values) != 1:
+        raise UsageError(f"{option}: it takes one value here; lists are for sweep and whatif")
+    return values[0]
+
+
+def plans_of(text: str) -> list[OverlapPlan]:
+    """Plans by name or file, separated by commas."""
+    from dsv4lab.overlap.plan import resolve_plan
+
+    settings = [plan_setting(word.strip()) for word in text.split(",")]
+    return [resolve_plan(setting) for setting in settings if setting is not None]
+
+
+def _scenario(args: argparse.Namespace, concurrency: int) -> Scenario:
+    from dsv4lab.predict.roofline import Scenario
+
+    return Scenario(preset(args.preset or "pro"), args.tp, args.isl, concurrency, args.speculative)
+
+
+def _step(args: argparse.Namespace) -> int:
+    from dsv4lab.overlap.plan import OFF
+    from dsv4lab.predict.scenarios import Options, run_scenario
+
+    plans = plans_of(args.plan)
+    if len(plans) != 1:
+        raise UsageError("--plan: it takes one plan here; lists are for sweep")
+    scenario = _scenario(args, single("--concurrency", args.concurrency))
+    options = Options(eager=args.eager, skew_us=args.skew_us)
+    on = machine_of(args)
+    run = run_scenario(scenario, plans[0], on, options)
+    base = run if plans[0] == OFF else run_scenario(scenario, OFF, on, options)
+    leans = [] if args.no_sensitivity or plans[0] == OFF else _leans(args, scenario, plans[0], options)
+    return _show(args, run, base, leans)
+
+
+def _leans(args: argparse.Namespace, scenario: Scenario, plan: OverlapPlan, options: Any) -> list[Lean]:
+    """On the first layers only: the answer is about signs and scales with depth."""
+    from dataclasses import replace
+
+    from dsv4lab.overlap.plan import OFF
+    from dsv4lab.predict.scenarios import run_scenario
+    from dsv4lab.predict.sensitivity import sensitivity
+
+    short = replace(
+        scenario, model=replace(scenario.model, compress_ratios=scenario.model.compress_ratios[:SHORT_LAYERS])
+    )
+
+    def gain(changes: dict[str, float]) -> float:
+        on = machine_of(args, changes)
+        off = run_scenario(short, OFF, on, options)
+        return 1.0 - run_scenario(short, plan, on, options).wall_ns / off.wall_ns
+
+    return sensitivity(gain, machine_of(args).values)
+
+
+def _program(args: argparse.Namespace) -> int:
+    from dsv4lab.queues.program_json import workload_from_json
+    from dsv4lab.queues.simulate import simulate
+
+    try:
+        data = json.loads(args.program.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--program {args.program}: {error}") from None
+    on = machine_of(args)
+    run = simulate(workload_from_json(data, on), on, torch=data.get("process") == "torch")
+    return _show(args, run, None, [])
+
+
+def _show(args: argparse.Namespace, run: Simulated, base: Simulated | None, leans: list[Lean]) -> int:
+    from dsv4lab.predict.report import leans_json, simulated_json
+    from dsv4lab.trace.export import export_kineto
+
+    timeline = run.timeline()
+    if args.out is not None:
+        export_kineto(timeline, args.out)
+    found = {
+        **simulated_json(run, timeline),
+        "baseline_wall_ns": None if base is None else base.wall_ns,
+        "gain": None if base is None or not base.wall_ns else 1.0 - run.wall_ns / base.wall_ns,
+        "sensitivity": leans_json(leans),
+        "out": None if args.out is None else str(args.out),
+    }
+    if args.json:
+        emit_json(found)
+    else:
+        _print(found)
+    return 0
+
+
+def _print(found: dict[str, Any]) -> None:
+    out = console()
+    gain = "" if found["gain"] is None else f", {found['gain']:+.1%} of the time of plan off saved"
+    out.print(
+        f"[lab.title]{found['device']} {found['runtime']}[/], plan {found['plan']}, {found['hw_queues']} queues: "
+        f"{found['wall_ns'] / 1e3:,.1f} us{gain}\n"
+    )
+    rows = [
+        [s["stream"], s["role"], f"{s['busy_ns'] / 1e3:,.1f}", f"{s['hidden_ns'] / 1e3:,.1f}"] for s in found["streams"]
+    ]
+    table(["stream", "role", "busy us", "hidden us"], rows, left=2)
+    table(["lane", "queue", "packets"], [[x["lane"], x["queue"], str(x["packets"])] for x in found["lanes"]], left=2)
+    if found["sensitivity"]:
+        leans = [[x["name"], f"{x['value']:g} {x['unit']}", _flip_text(x), x["source"]] for x in found["sensitivity"]]
+        table(["leans on (assumed)", "value", "flips at", "because"], leans, left=1)
+    for line in found["notes"]:
+        out.print(line)
+
+
+def _flip_text(row: dict[str, Any]) -> str:
+    return "no" if row["flips_at"] is None else f"{row['flips_at']:.3g}"
+
+
+def _sweep(args: argparse.Namespace) -> int:
+    from dsv4lab.predict.scenarios import Options, sweep
+    from dsv4lab.predict.serving import ACCEPTED, Serving
+    from dsv4lab.queues.devices import device
+    from dsv4lab.queues.runtimes import runtime
+
+    if args.program is not None:
+        raise UsageError("--program: a sweep takes a --preset")
+    names = (args.runtime or device(args.device).runtime).split(",")
+    queues = args.hw_queues or (runtime(names[0]).default_queues,)
+    points = sweep(
+        _scenario(args, args.concurrency[0]),
+        args.device,
+        names,
+        plans_of(args.plan),
+        queues,
+        args.concurrency,
+        serving=Serving(args.osl, ACCEPTED[args.speculative]),
+        changes=changes_of(args),
+        options=Options(eager=args.eager, skew_us=args.skew_us),
+    )
+    best = min(points, key=lambda p: (p.concurrency_level, p.tpot_ms))
+    found = {"simulated": True, "rows": [p.to_json() for p in points], "best": best.to_json()}
+    if args.json:
+        emit_json(found)
+        return 0
+    columns = ["runtime", "plan", "queues", "concurrency", "step us", "TPOT ms", "vs off"]
+    cells = [
+        [
+            p.runtime,
+            p.plan,
+            str(p.hw_queues),
+            str(p.concurrency_level),
+            f"{p.step_us:,.0f}",
+            f"{p.tpot_ms:.2f}",
+            f"{p.delta_vs_off:+.1%}",
+        ]
+        for p in points
+    ]
+    table(columns, cells, left=2)
+    console().print("simulated, not measured")
+    return 0

@@ -1,0 +1,154 @@
+"""Fit values of a device to measured programs: a probe's file, or published micro-benchmarks."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dsv4lab.errors import UsageError
+from dsv4lab.queues.costs import machine
+from dsv4lab.queues.program_json import workload_from_json
+from dsv4lab.queues.simulate import simulate
+
+ROW_FIELDS = {"name", "program", "measured_us", "runtime", "hw_queues", "held_out", "clock"}
+CLOCKS = ("gpu", "host")
+ROUNDS, SPAN = 4, 4.0
+BLIND = 0.002
+"""A value is not identified if halving or doubling it moves no row's prediction by more than this fraction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One measured program. ``clock``: ``gpu`` (first start to last end) or ``host`` (call to return).
+
+    A ``held_out`` row is predicted and reported, never fitted.
+    """
+
+    name: str
+    program: Mapping[str, Any]
+    measured_us: float
+    runtime: str | None = None
+    hw_queues: int | None = None
+    held_out: bool = False
+    clock: str = "gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """``error`` is predicted over measured, less 1."""
+
+    name: str
+    measured_us: float
+    predicted_us: float
+    held_out: bool
+
+    @property
+    def error(self) -> float:
+        """Relative error."""
+        return self.predicted_us / self.measured_us - 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """``values``: fitted numbers by name. ``unidentified``: names that the rows say nothing about."""
+
+    values: Mapping[str, float]
+    residuals: tuple[Residual, ...]
+    unidentified: tuple[str, ...]
+
+
+def load_rows(path: Path) -> list[Measured]:
+    """Rows of a probe's file, ``{"rows": [{"name", "program", "measured_us", "runtime"?, "hw_queues"?, "held_out"?,
+    "clock"?}]}``.
+
+    Raises:
+        UsageError: the file cannot be read, or a row is malformed.
+
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: {error}") from None
+    if not isinstance(data, dict) or not isinstance(data.get("rows"), list):
+        raise UsageError(f'{path}: a probe file is {{"rows": [...]}}')
+    return [_row(f"{path}: row {i}", row) for i, row in enumerate(data["rows"])]
+
+
+def _row(where: str, row: Any) -> Measured:
+    if not isinstance(row, dict) or not {"name", "program", "measured_us"} <= set(row) or set(row) - ROW_FIELDS:
+        raise UsageError(f"{where}: it takes {sorted(ROW_FIELDS)}, the first of them name, program and measured_us")
+    if not isinstance(row["measured_us"], int | float) or not row["measured_us"] > 0:
+        raise UsageError(f"{where}: measured_us must be above 0, got {row['measured_us']!r}")
+    if row.get("clock", "gpu") not in CLOCKS:
+        raise UsageError(f"{where}: clock must be one of {', '.join(CLOCKS)}, got {row['clock']!r}")
+    return Measured(**row)
+
+
+def predict(row: Measured, device: str, changes: Mapping[str, float]) -> float:
+    """Microseconds that the model gives for ``row``."""
+    on = machine(device, row.runtime, row.hw_queues, changes)
+    run = simulate(workload_from_json(row.program, on), on)
+    return (run.elapsed_ns if row.clock == "host" else run.wall_ns) / 1e3
+
+
+def fit(rows: Sequence[Measured], device: str, names: Sequence[str]) -> Fit:
+    """Fit values ``names`` of ``device`` to the rows that are not held out, one value after the other, in rounds.
+
+    The sum of squared relative errors is minimised by golden-section search over a factor of four either way.
+
+    Raises:
+        UsageError: no rows to fit, or an unknown value.
+
+    """
+    used = [row for row in rows if not row.held_out]
+    if not used:
+        raise UsageError("calibration needs at least one row that is not held out")
+    start = machine(device).values
+    for name in names:
+        if name not in start:
+            raise UsageError(f"there is no value {name!r}; it takes one of {', '.join(sorted(start))}")
+    values = {name: start[name].value for name in names if start[name].value > 0}
+    blind = tuple(name for name in names if name not in values or _is_blind(used, device, values, name))
+    free = [name for name in values if name not in blind]
+    for _ in range(ROUNDS):
+        for name in free:
+            values[name] = _search(used, device, values, name)
+    found = tuple(Residual(r.name, r.measured_us, predict(r, device, values), r.held_out) for r in rows)
+    return Fit({name: values[name] for name in free}, found, blind)
+
+
+def _is_blind(rows: Sequence[Measured], device: str, values: Mapping[str, float], name: str) -> bool:
+    for row in rows:
+        low, high = (predict(row, device, {**values, name: values[name] * f}) for f in (0.5, 2.0))
+        if abs(high - low) > BLIND * row.measured_us:
+            return False
+    return True
+
+
+def _loss(rows: Sequence[Measured], device: str, values: Mapping[str, float]) -> float:
+    return sum((predict(r, device, values) / r.measured_us - 1.0) ** 2 for r in rows)
+
+
+def _search(rows: Sequence[Measured], device: str, values: Mapping[str, float], name: str) -> float:
+    golden = (math.sqrt(5) - 1) / 2
+    low, high = math.log(values[name] / SPAN), math.log(values[name] * SPAN)
+
+    def loss(x: float) -> float:
+        return _loss(rows, device, {**values, name: math.exp(x)})
+
+    a, b = high - golden * (high - low), low + golden * (high - low)
+    at_a, at_b = loss(a), loss(b)
+    for _ in range(16):
+        if at_a < at_b:
+            high, b, at_b = b, a, at_a
+            a = high - golden * (high - low)
+            at_a = loss(a)
+        else:
+            low, a, at_a = a, b, at_b
+            b = low + golden * (high - low)
+            at_b = loss(b)
+    return math.exp((low + high) / 2)

@@ -1,0 +1,73 @@
+"""Which values an answer leans on, and how far each must move to turn it round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dsv4lab.queues.values import Value
+
+Gain = Callable[[dict[str, float]], float]
+"""Fraction of the time saved, as a function of changed values."""
+
+FACTOR = 8.0
+LEANS = 0.002
+"""Change of the gain from which on an answer leans on a value, when the value is halved or doubled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lean:
+    """``low`` and ``high``: gain with the value halved and doubled. ``flips_at``: the nearest value within a factor of
+    8 at which the gain changes sign; None if there is none.
+    """
+
+    name: str
+    value: float
+    unit: str
+    status: str
+    source: str
+    low: float
+    high: float
+    flips_at: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """A row of the documented ``sensitivity``."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def sensitivity(gain: Gain, values: Mapping[str, Value], statuses: tuple[str, ...] = ("assumed",)) -> list[Lean]:
+    """The values of these ``statuses`` that ``gain`` leans on, the one that must move least to flip it first."""
+    base = gain({})
+    found = []
+    for name, value in values.items():
+        if value.status not in statuses or value.value == 0:
+            continue
+        low, high = gain({name: value.value / 2}), gain({name: value.value * 2})
+        if max(abs(low - base), abs(high - base)) < LEANS:
+            continue
+        flips = _flip(gain, name, value.value, base)
+        found.append(Lean(name, value.value, value.unit, value.status, value.source, low, high, flips))
+    return sorted(found, key=lambda lean: (_distance(lean), lean.name))
+
+
+def _distance(lean: Lean) -> float:
+    return math.inf if lean.flips_at is None else abs(math.log(lean.flips_at / lean.value))
+
+
+def _flip(gain: Gain, name: str, value: float, base: float) -> float | None:
+    """Bisect on the logarithm of the value, on both sides; the nearer flip."""
+    flips = []
+    for factor in (1 / FACTOR, FACTOR):
+        if (gain({name: value * factor}) > 0) == (base > 0):
+            continue
+        same, other = 0.0, math.log(factor)
+        for _ in range(5):
+            middle = (same + other) / 2
+            if (gain({name: value * math.exp(middle)}) > 0) == (base > 0):
+                same = middle
+            else:
+                other = middle
+        flips.append(value * math.exp(other))
+    return min(flips, key=lambda at: abs(math.log(at / value)), default=None)
