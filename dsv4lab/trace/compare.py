@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dsv4lab.timeline.busy import summarise
-from dsv4lab.timeline.records import BusySummary
-from dsv4lab.timeline.timeline import UNKNOWN, Kind, Timeline
+from dsv4lab.timeline.timeline import Timeline
 from dsv4lab.trace.analyse.categories import CATEGORIES, base_name, category, category_ids
 from dsv4lab.trace.analyse.idle import CAUSES, idle_gaps
-from dsv4lab.trace.analyse.ops import layer_ids
-from dsv4lab.trace.analyse.steps import Steps, StepTime, find_steps, step_times
+from dsv4lab.trace.analyse.steps import StepTime, find_steps, step_times
+from dsv4lab.trace.parts import Part, cut
 
 ON_MAIN, ON_SIDE = 0.1, 0.9
 SLOWER = 1.02
@@ -124,92 +122,72 @@ def compare(a: Timeline, b: Timeline, *, labels: tuple[str, str] = ("A", "B"), m
     """
     notes: list[str] = []
     steps = find_steps(a), find_steps(b)
-    pairs = _pair_steps(a, b, *steps)
-    picked: list[list[StepTime | None]]
-    if pairs:
-        picked = [[pair[at] for pair in pairs] for at in (0, 1)]
-        aligned = f"{len(pairs)} paired steps"
-        for at, label in enumerate(labels):
-            left = len(step_times((a, b)[at], steps[at])) - len(pairs)
-            if left:
-                notes.append(f"{label}: {left} steps without a partner are left out")
-    else:
-        picked = [[None], [None]]
-        aligned = "whole window"
-    sides = [[_part(t, s, step) for step in chosen] for t, s, chosen in zip((a, b), steps, picked, strict=True)]
-    bars = [_sum_bars([_account(part, main) for part in parts]) for parts in sides]
-    matched, unmatched = _match_work(sides[0], sides[1], labels, main)
+    times = step_times(a, steps[0], main), step_times(b, steps[1], main)
+    pairs = _pair_steps(*times)
+    aligned = f"{len(pairs)} paired steps" if pairs else "whole window"
+    picked: list[list[int] | None] = [[times[at][pair[at]].span for pair in pairs] if pairs else None for at in (0, 1)]
+    for label, found in zip(labels, times, strict=True):
+        if pairs and len(found) > len(pairs):
+            notes.append(f"{label}: {len(found) - len(pairs)} steps without a partner are left out")
+    sides = [cut(t, s, chosen, main) for t, s, chosen in zip((a, b), steps, picked, strict=True)]
+    bars = [_sum_bars([_account(part) for part in parts]) for parts in sides]
+    matched, unmatched = _match_work(sides[0], sides[1], labels)
     if a.meta.get("platform") != b.meta.get("platform"):
         notes.append("different platforms: kernels are matched by name, so most stay unmatched")
     return Comparison(
-        a=_profile(sides[0], labels[0], main),
-        b=_profile(sides[1], labels[1], main),
+        a=_profile(sides[0], labels[0]),
+        b=_profile(sides[1], labels[1]),
         aligned=aligned,
         waterfall=tuple(Bar(w, bars[0][w], bars[1][w], bars[1][w] - bars[0][w]) for w in bars[0]),
-        steps=tuple(
-            StepPair(x.mode, x.label, y.label, x.wall_ns, y.wall_ns, y.wall_ns - x.wall_ns) for x, y, *_ in pairs
-        ),
+        steps=tuple(_step_pair(times[0][x], times[1][y]) for x, y in pairs),
         work=tuple(matched),
         unmatched=tuple(unmatched),
         notes=tuple(notes),
     )
 
 
-def _pair_steps(a: Timeline, b: Timeline, of_a: Steps, of_b: Steps) -> list[tuple[StepTime, StepTime]]:
-    """Steps of both sides by rank, mode and order within them."""
+def _pair_steps(a: list[StepTime], b: list[StepTime]) -> list[tuple[int, int]]:
+    """Positions of steps of the same rank, mode and order within them."""
 
-    def grouped(timeline: Timeline, steps: Steps) -> dict[tuple[int, str], list[StepTime]]:
-        out: dict[tuple[int, str], list[StepTime]] = defaultdict(list)
-        for step in step_times(timeline, steps):
-            out[step.rank, step.mode].append(step)
+    def grouped(steps: list[StepTime]) -> dict[tuple[int, str], list[int]]:
+        out: dict[tuple[int, str], list[int]] = defaultdict(list)
+        for at, step in enumerate(steps):
+            out[step.rank, step.mode].append(at)
         return out
 
-    first, second = grouped(a, of_a), grouped(b, of_b)
-    ranks = {rank for rank, _ in first} & {rank for rank, _ in second}
-    if not ranks and len({r for r, _ in first}) == len({r for r, _ in second}) == 1:
-        second = {(next(iter(first))[0], mode): steps for (_, mode), steps in second.items()}
+    first, second = grouped(a), grouped(b)
+    ranks = {rank for rank, _ in first}, {rank for rank, _ in second}
+    if not ranks[0] & ranks[1] and len(ranks[0]) == len(ranks[1]) == 1:
+        only = next(iter(ranks[0]))
+        second = {(only, mode): steps for (_, mode), steps in second.items()}
     return [pair for key, steps in first.items() for pair in zip(steps, second.get(key, []), strict=False)]
 
 
-def _part(timeline: Timeline, steps: Steps, step: StepTime | None) -> Timeline:
-    """The busy rows and the calls of one step, or of the whole window."""
-    calls = timeline.kind == int(Kind.HOST)
-    if step is None:
-        return timeline.select(timeline.busy_mask | calls)
-    at = next(i for i, s in enumerate(steps.spans) if (s.rank, s.number, s.label) == (step.rank, step.step, step.label))
-    span = steps.spans[at]
-    calls &= (timeline.rank == span.rank) & (timeline.start_ns >= span.start_ns) & (timeline.start_ns < span.end_ns)
-    return timeline.select((steps.of_row == at) | calls)
+def _step_pair(a: StepTime, b: StepTime) -> StepPair:
+    return StepPair(a.mode, a.label, b.label, a.wall_ns, b.wall_ns, b.wall_ns - a.wall_ns)
 
 
-def _account(part: Timeline, main: str | None) -> dict[str, int]:
+def _account(part: Part) -> dict[str, int]:
     """The wall of one part as a sum: work by category, less what overlapped, plus idle by cause."""
-    busy = summarise(part, main=main if _has(part, main) else None)
-    ids = category_ids(part)
-    dur = np.where(part.busy_mask, part.dur_ns, 0)
+    line, busy = part.timeline, part.busy
+    ids = category_ids(line)
+    dur = np.where(line.busy_mask, line.dur_ns, 0)
     out = {f"work: {name}": int(dur[ids == at].sum()) for at, name in enumerate(CATEGORIES)}
     out["overlap inside a stream"] = busy.sum_busy_ns - busy.sum_dur_ns
     out["overlap between streams"] = busy.union_busy_ns - busy.sum_busy_ns
     idle = dict.fromkeys(CAUSES, 0)
-    for gap in idle_gaps(part) if len(np.unique(part.rank)) < 2 else []:
+    for gap in idle_gaps(line) if len(np.unique(line.rank)) < 2 else []:
         idle[gap.cause] += gap.dur_ns
-    rest = busy.wall_ns - busy.union_busy_ns - sum(idle.values())
-    out |= {f"idle: {cause}": ns for cause, ns in idle.items()}
-    out["idle: unknown"] += rest
-    return out
-
-
-def _has(part: Timeline, main: str | None) -> bool:
-    used = {part.streams[i] for i in np.unique(part.stream[part.busy_mask]) if i != UNKNOWN}
-    return main is not None and any(main in (label, label.rpartition("/")[2]) for label in used)
+    idle["unknown"] += busy.wall_ns - busy.union_busy_ns - sum(idle.values())
+    return {**out, **{f"idle: {cause}": ns for cause, ns in idle.items()}}
 
 
 def _sum_bars(accounts: list[dict[str, int]]) -> dict[str, int]:
     return {what: sum(account[what] for account in accounts) for what in accounts[0]}
 
 
-def _profile(parts: list[Timeline], label: str, main: str | None) -> Side:
-    found: list[BusySummary] = [summarise(part, main=main if _has(part, main) else None) for part in parts]
+def _profile(parts: list[Part], label: str) -> Side:
+    found = [part.busy for part in parts]
     union, total = sum(f.union_busy_ns for f in found), sum(f.sum_busy_ns for f in found)
     return Side(
         label=label,
@@ -230,17 +208,14 @@ class _Sum:
     side_ns: int = 0
 
 
-def _sums(parts: list[Timeline], main: str | None) -> dict[tuple[str, int], _Sum]:
+def _sums(parts: list[Part]) -> dict[tuple[str, int], _Sum]:
     out: dict[tuple[str, int], _Sum] = defaultdict(_Sum)
     for part in parts:
-        busy = summarise(part, main=main if _has(part, main) else None)
-        mains = [
-            at for at, s in enumerate(part.streams) if any(x.stream == s and x.role == "main" for x in busy.streams)
-        ]
-        layers = layer_ids(part)
-        rows = np.flatnonzero(part.busy_mask)
-        side = ~np.isin(part.stream[rows], mains) if busy.streams else np.zeros(len(rows), np.bool_)
-        _add(out, part, rows, layers[rows], side)
+        rows = np.flatnonzero(part.timeline.busy_mask)
+        side = np.zeros(len(rows), np.bool_)
+        if part.busy.streams:
+            side = ~np.isin(part.timeline.stream[rows], part.mains)
+        _add(out, part.timeline, rows, part.timeline.layer[rows], side)
     return out
 
 
@@ -253,21 +228,19 @@ def _add(
 ) -> None:
     keys = part.name[rows].astype(np.int64) * (int(layers.max(initial=0)) + 2) + layers + 1
     _, first, group = np.unique(keys, return_index=True, return_inverse=True)
-    dur = part.dur_ns[rows]
+    time = np.zeros((2, len(first)), np.int64)
+    np.add.at(time, (side.astype(np.int64), group), part.dur_ns[rows])
     count = np.bincount(group)
     for at, one in enumerate(first.tolist()):
-        inside = group == at
         total = out[part.names[part.name[rows[one]]], int(layers[one])]
         total.rows += int(count[at])
-        total.ns += int(dur[inside].sum())
-        total.side_ns += int(dur[inside & side].sum())
+        total.ns += int(time[:, at].sum())
+        total.side_ns += int(time[1, at])
 
 
-def _match_work(
-    a: list[Timeline], b: list[Timeline], labels: tuple[str, str], main: str | None
-) -> tuple[list[WorkPair], list[Unmatched]]:
+def _match_work(a: list[Part], b: list[Part], labels: tuple[str, str]) -> tuple[list[WorkPair], list[Unmatched]]:
     """Pair by layer and full name, then what is left by layer and base name where that is unique on both sides."""
-    sums = _sums(a, main), _sums(b, main)
+    sums = _sums(a), _sums(b)
     pairs = [(key, key) for key in sums[0] if key in sums[1]]
     left = [[key for key in s if key not in other] for s, other in (sums, sums[::-1])]
     by_base = [_unique_bases(keys) for keys in left]

@@ -46,7 +46,10 @@ class StepSpan:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """What the device did for one step; ``last`` marks the last one, which the window may have cut off."""
+    """What the device did for one step: the one at ``span`` of :attr:`Steps.spans`.
+
+    ``last`` marks the last step, which the window may have cut off.
+    """
 
     step: int
     label: str
@@ -63,6 +66,7 @@ class StepTime:
     idle_ns: int
     concurrency: float
     last: bool
+    span: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,7 +151,7 @@ def step_times(timeline: Timeline, steps: Steps | None = None, main: str | None 
     steps = find_steps(timeline) if steps is None else steps
     order = np.argsort(steps.of_row, kind="stable")
     bounds = np.searchsorted(steps.of_row[order], np.arange(len(steps.spans) + 1))
-    chosen = main if main is not None else _main_of(timeline)
+    chosen = main if main is not None else main_of(timeline)
     out = []
     for at, span in enumerate(steps.spans):
         rows = order[bounds[at] : bounds[at + 1]]
@@ -172,12 +176,13 @@ def step_times(timeline: Timeline, steps: Steps | None = None, main: str | None 
                 idle_ns=busy.wall_ns - busy.union_busy_ns,
                 concurrency=busy.concurrency,
                 last=at == len(steps.spans) - 1,
+                span=at,
             )
         )
     return out
 
 
-def _main_of(timeline: Timeline) -> str | None:
+def main_of(timeline: Timeline) -> str | None:
     """The main stream of the whole timeline, so that it is the same in every step."""
     if timeline.main_stream is not None:
         return timeline.main_stream
