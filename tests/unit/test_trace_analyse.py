@@ -20,6 +20,7 @@ from dsv4lab.trace.analyse.fork import fork_verdict, hidden_by_name
 from dsv4lab.trace.analyse.idle import CAUSES, idle_causes, idle_gaps, stream_idle
 from dsv4lab.trace.analyse.launches import graph_replays, launch_boundness
 from dsv4lab.trace.analyse.ops import layer_ids, work
+from dsv4lab.trace.analyse.roofline import Work, roofline
 from dsv4lab.trace.analyse.steps import find_steps, mode_of, step_times
 from dsv4lab.trace.api import Trace, load_trace
 from tools.gen_trace import Generator
@@ -313,3 +314,24 @@ def test_step_times_of_a_generated_trace_add_up(tmp_path: Path) -> None:
     assert [r.step for r in rows] == [1, 2, 3]
     assert sum(r.rows for r in rows) == int(trace.busy_mask.sum())
     assert np.unique(find_steps(trace).of_row[trace.busy_mask]).tolist() == [0, 1, 2]
+
+
+def test_roofline_tells_memory_bound_from_compute_bound() -> None:
+    line = build([("gemm", 0, 1000, 0), ("gemm", 1000, 1000, 0), ("copy", 2000, 500, 0), ("other", 3000, 10, 0)])
+    known = {"gemm": Work(2e9, 1e6), "copy": Work(0, 5e5), "absent": Work(1, 1)}
+    gemm, copy = roofline(line, known, peak_flops=8e15, peak_bytes=2e12)
+    assert (gemm.name, gemm.rows, gemm.bound, gemm.intensity) == ("gemm", 2, "memory", 2000)
+    assert (gemm.share, gemm.roof, gemm.flops_rate) == (0.5, 4e15, 2e15)
+    assert (copy.bound, copy.share, copy.bytes_rate) == ("memory", 0.5, 1e12)
+    assert roofline(line, known, peak_flops=2e15, peak_bytes=2e12)[0].bound == "compute"
+    with pytest.raises(UsageError, match="above zero"):
+        roofline(line, known, peak_flops=0, peak_bytes=1)
+
+
+def test_the_rank_may_be_in_the_folder_s_name(tmp_path: Path) -> None:
+    folder = tmp_path / "rank_3"
+    folder.mkdir()
+    event = '{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 0, "ts": 1, "dur": 1, "args": {"stream": 0}}'
+    path = folder / "model_ts_20260101.pt.trace.json"
+    path.write_text('{"traceEvents": [' + event + "]}")
+    assert load_trace(path).rank.tolist() == [3]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,13 @@ _AMD = re.compile(r"AMD|Instinct|Radeon|gfx\d", re.IGNORECASE)
 _RANK_IN_NAME = re.compile(r"(?:rank[-_]?|TP[-_])(\d+)", re.IGNORECASE)
 
 
-def rank_of(header: Mapping[str, Any], file: str) -> tuple[int, int | None]:
-    """``(rank, world size)``: from ``distributedInfo``, else from the file's name, else rank 0."""
+def rank_of(header: Mapping[str, Any], path: Path) -> tuple[int, int | None]:
+    """``(rank, world size)``: from ``distributedInfo``, else from the name of the file or its folder, else rank 0."""
     info = header.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     rank, world = info.get("rank"), info.get("world_size")
     if not isinstance(rank, int):
-        named = _RANK_IN_NAME.search(file)
+        named = _RANK_IN_NAME.search(path.name) or _RANK_IN_NAME.search(path.parent.name)
         rank = int(named[1]) % 2**31 if named else 0
     return rank % 2**31, world if isinstance(world, int) else None
 

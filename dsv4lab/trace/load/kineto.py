@@ -97,10 +97,10 @@ def _finished(
     if report.truncated and not report.events:
         raise TraceError(f"{path}: truncated before the first complete event: nothing to load")
     header = {**reader.tail, **reader.header}
-    return _timeline(header, rows, report), report
+    return _timeline(path, header, rows, report), report
 
 
-def _timeline(header: dict[str, Any], rows: KinetoRows, report: LoadReport) -> Timeline:
+def _timeline(path: Path, header: dict[str, Any], rows: KinetoRows, report: LoadReport) -> Timeline:
     columns = rows.columns()
     external, op_name, _ = rows.ops()
     raw_names, (columns["name"], op_name) = by_appearance(rows.names.keys, columns["name"], op_name)
@@ -110,7 +110,7 @@ def _timeline(header: dict[str, Any], rows: KinetoRows, report: LoadReport) -> T
     names = [decode_name(raw, report) for raw in raw_names]
     host = np.unique(columns["name"][columns["kind"] == int(Kind.HOST)])
     platform = platform_of(header, [names[i] for i in host[:64] if i != UNKNOWN])
-    rank, world = rank_of(header, report.file)
+    rank, world = rank_of(header, path)
     own = own_labels(header) if rows.own else None
     warnings = []
     gpu = columns["kind"] <= int(Kind.MEMSET)
