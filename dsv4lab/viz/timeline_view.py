@@ -69,9 +69,11 @@ def timeline_sheet(
     origin, end = window_ns or (int(view.start_ns.min()), int(view.end_ns.max()))
     unit = time_unit(end - origin)
     few = len(rows) <= most_slices
-    how = plural(len(rows), "slice") + ("" if few else f" in cells of {time_text((end - origin) / BINS)}")
+    how = plural(int(view.busy_mask.sum()), "slice")
+    how += "" if few else f" in cells of {time_text((end - origin) / BINS)}"
+    grey = " \N{MIDDLE DOT} grey: waiting for another stream" if few and not view.busy_mask.all() else ""
     body = max(80, min(640, 40 * len(place.labels)))
-    sheet = Sheet(Heading("Timeline", f"{how} on {plural(len(place.labels), place.noun)}"), [body])
+    sheet = Sheet(Heading("Timeline", f"{how} on {plural(len(place.labels), place.noun)}{grey}"), [body])
     if few:
         _add_slices(sheet, view, place, origin, unit)
         _add_edges(sheet, timeline, rows, edges, place, origin, unit)
@@ -199,7 +201,10 @@ def _add_edges(
 
 
 def _add_heat(sheet: Sheet, view: Timeline, place: _Lanes, origin: int, end: int, unit: TimeUnit) -> None:
-    grid = bin_slices(place.of, view.start_ns, view.dur_ns, view.name, len(place.labels), bin_edges(origin, end, BINS))
+    busy = view.select(view.busy_mask)  # a stream that waits is not busy
+    edges = bin_edges(origin, end, BINS)
+    lane = place.of[view.busy_mask]
+    grid = bin_slices(lane, busy.start_ns, busy.dur_ns, busy.name, len(place.labels), edges)
     names = [*(themes.text(name, 80) for name in view.names), "nothing"]
     hover = [
         [

@@ -178,6 +178,19 @@ def test_many_slices_become_a_heat_map() -> None:
     assert "busy" in fig.data[0].text[0][0]
 
 
+def test_waiting_is_not_busy_in_the_heat_map() -> None:
+    n = 40
+    kinds = np.where(np.arange(n) % 2, int(Kind.WAIT), int(Kind.KERNEL))
+    waits = Timeline.build(
+        start_ns=np.arange(n) * 800, dur_ns=np.full(n, 800), stream=np.zeros(n), name=np.zeros(n), names=["k"],
+        streams=["main"], kind=kinds,
+    )  # fmt: skip
+    fig = timeline_figure(waits, most_slices=10)
+    assert np.asarray(fig.data[0].z).mean() == pytest.approx(0.5, abs=0.02)
+    assert "20 slices" in fig.layout.title.text
+    assert "grey: waiting" in timeline_figure(waits).layout.title.text
+
+
 def test_window_and_edges() -> None:
     fig = timeline_figure(timeline(20), window_ns=(1_500, 1_800), edges=[(5, 6), (0, 1)])
     assert len(fig.data[0].x) == 3  # rows 5, 6 and 7
