@@ -24,8 +24,10 @@ COMMANDS = {
     "memory": "dsv4lab.cli.memory:MemoryCommand",
     "run": "dsv4lab.cli.run:RunCommand",
     "selfcheck": "dsv4lab.cli.selfcheck:SelfcheckCommand",
+    "simulate": "dsv4lab.cli.simulate:SimulateCommand",
     "trace": "dsv4lab.cli.trace:TraceCommand",
     "tune": "dsv4lab.cli.tune:TuneCommand",
+    "whatif": "dsv4lab.cli.whatif:WhatifCommand",
 }
 """Command name to ``module:class``; a command's module is imported when it is asked for."""
 

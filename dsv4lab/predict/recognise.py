@@ -26,6 +26,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
 )
 _COMPILED = tuple((re.compile(pattern, re.IGNORECASE), op) for pattern, op in _PATTERNS)
 _GEMM = re.compile(r"Cijk_|gemm|nvjet|cutlass|wvSplitK|hipblaslt|matmul", re.IGNORECASE)
+_NUMBER = re.compile(r"\.\d+$")
 _BACK = 3
 """How many rows before a compressor's store its product may be."""
 
@@ -59,8 +60,9 @@ def recognise(timeline: Timeline, rows: Sequence[int]) -> list[str]:
 
 
 def _op_of(text: str, own: frozenset[str]) -> str:
-    if text in own:
-        return text
+    bare = _NUMBER.sub("", text)  # an op of several kernels numbers them
+    if bare in own:
+        return bare
     return next((op for pattern, op in _COMPILED if pattern.search(text)), UNKNOWN_OP)
 
 

@@ -47,7 +47,7 @@ _MI355X: dict[str, Value] = {
         8.0, "us", "a dispatch's cost per queue_slots mapped beyond them; torchtitan#4032's order"
     ),
     "corun_loss": calibrated(0.145, "", _PAIR),
-    "graph_us": calibrated(3.8, "us", "P15: 4.8 us a graph on one queue, less a gap"),
+    "graph_us": calibrated(4.8, "us", "P15: a graph of one pair against 50 pairs, one queue"),
     "submit_us": assumed(2.0, "us", "host time of one eager launch"),
     "graph_submit_us": calibrated(2.4, "us", "P17: host time of one graph launch"),
     "segment_submit_us": calibrated(2.6, "us", "P20: 5.36 us a pair of segments"),

@@ -50,20 +50,19 @@ def lower(workload: Workload, layout: Layout, machine: Machine) -> Packets:
 
 
 def _graph_joins(workload: Workload, layout: Layout, queue: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """A graph launch follows all of the one before: the first op of every other lane waits for its last op."""
+    """A graph launch follows all of the one before: its roots wait for the last op of every other lane."""
     if not workload.steps or workload.steps[0] == workload.steps[-1]:
         return layout.waits
     waits = list(layout.waits)
-    step, seen, last, previous = workload.steps[0], set[int](), -1, -1
+    step, ends, before, seen = workload.steps[0], dict[int, int](), dict[int, int](), set[int]()
     for i, s in enumerate(workload.steps):
         if s != step:
-            step, seen, previous = s, set(), last
+            step, before, ends, seen = s, ends, {}, set()
         lane = layout.lanes[i]
-        if lane not in seen:
-            seen.add(lane)
-            if previous >= 0 and queue[previous] != queue[i] and not waits[i]:
-                waits[i] = (previous,)
-        last = i
+        if lane not in seen and not waits[i]:
+            waits[i] = tuple(sorted(end for end in before.values() if queue[end] != queue[i]))
+        seen.add(lane)
+        ends[lane] = i
     return tuple(waits)
 
 
@@ -98,12 +97,14 @@ def _submission(
     launch, segment = machine["graph_submit_us"] * 1e3, machine["segment_submit_us"] * 1e3
     entry = machine["graph_us"] * 1e3
     ready, extra = [0.0] * n, [0.0] * n
-    now, step, newest = 0.0, None, -1
+    now, step, newest, seen = 0.0, None, -1, set[int]()
     for i, s in enumerate(workload.steps):
         if s != step:
-            now, step, newest = now + launch, s, layout.segments[i]
-            extra[i] = entry
+            now, step, newest, seen = now + launch, s, layout.segments[i], set()
         elif layout.segments[i] > newest:
             now, newest = now + segment, layout.segments[i]
         ready[i] = now
+        if layout.lanes[i] not in seen and not layout.waits[i]:
+            extra[i] = entry
+        seen.add(layout.lanes[i])
     return tuple(ready), tuple(extra), now
