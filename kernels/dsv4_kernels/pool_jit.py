@@ -19,30 +19,33 @@ def load_rows(
     """Rows of the pool as ``[len(rows), len(d)]``; zeros where the row is -1."""
     ok = rows >= 0
     row = tl.where(ok, rows, 0).to(tl.int64)
-    if ROPE == 0:
-        return tl.load(pool_ptr + row[:, None] * pool_stride + d[None, :], ok[:, None] & (d < D)[None, :], 0.0)
-    NOPE: tl.constexpr = D - ROPE
     base = pool_ptr + row[:, None] * pool_stride
-    is_nope = ok[:, None] & (d < NOPE)[None, :]
-    code = tl.load(base + d[None, :], is_nope, 0)
-    TILES: tl.constexpr = d.shape[0] // 64
-    tile = tl.arange(0, TILES)
-    exponent = tl.load(base + NOPE + 2 * tile[None, :], ok[:, None] & (tile * 64 < NOPE)[None, :], 0)
-    is_rope = ok[:, None] & (d >= NOPE)[None, :] & (d < D)[None, :]
-    tail = tl.load(rope_ptr + row[:, None] * rope_stride + (d - NOPE)[None, :], is_rope, 0.0)
-    value = tl.reshape(e4m3_value(code, NATIVE), (rows.shape[0], TILES, 64))
-    value = tl.reshape(value * power_of_e8m0(exponent.to(tl.int32))[:, :, None], (rows.shape[0], d.shape[0]))
-    return tl.where((d < NOPE)[None, :], value.to(tail.dtype), tail)
+    if ROPE == 0:
+        value = tl.load(base + d[None, :], ok[:, None] & (d < D)[None, :], 0.0)
+    else:
+        NOPE: tl.constexpr = D - ROPE
+        TILES: tl.constexpr = d.shape[0] // 64
+        tile = tl.arange(0, TILES)
+        code = tl.load(base + d[None, :], ok[:, None] & (d < NOPE)[None, :], 0)
+        exponent = tl.load(base + NOPE + 2 * tile[None, :], ok[:, None] & (tile * 64 < NOPE)[None, :], 0)
+        is_rope = ok[:, None] & (d >= NOPE)[None, :] & (d < D)[None, :]
+        tail = tl.load(rope_ptr + row[:, None] * rope_stride + (d - NOPE)[None, :], is_rope, 0.0)
+        nope = tl.reshape(e4m3_value(code, NATIVE), (rows.shape[0], TILES, 64))
+        nope = tl.reshape(nope * power_of_e8m0(exponent.to(tl.int32))[:, :, None], (rows.shape[0], d.shape[0]))
+        value = tl.where((d < NOPE)[None, :], nope.to(tail.dtype), tail)
+    return value
 
 
 @triton.jit
 def e4m3_value(code, NATIVE: tl.constexpr):
     """float32 value of e4m3 (OCP) bytes; by bits unless ``NATIVE``, for targets whose fp8 is another or none."""
     if NATIVE:
-        return code.to(tl.float8e4nv, bitcast=True).to(tl.float32)
-    code = code.to(tl.int32)
-    magnitude = ((code & 0x7F) << 20).to(tl.float32, bitcast=True) * 1.329227995784916e36  # 2 ** 120
-    return tl.where((code & 0x80) != 0, -magnitude, magnitude)
+        value = code.to(tl.float8e4nv, bitcast=True).to(tl.float32)
+    else:
+        bits = code.to(tl.int32)
+        magnitude = ((bits & 0x7F) << 20).to(tl.float32, bitcast=True) * 1.329227995784916e36  # 2 ** 120
+        value = tl.where((bits & 0x80) != 0, -magnitude, magnitude)
+    return value
 
 
 @triton.jit
@@ -57,18 +60,20 @@ def store_rows(
         tl.store(
             pool_ptr + row[:, None] * pool_stride + d[None, :], y.to(pool_ptr.dtype.element_ty), ok & (d < D)[None, :]
         )
-        return
-    NOPE: tl.constexpr = D - ROPE
-    TILES: tl.constexpr = BLOCK_D // 64
-    base = pool_ptr + row[:, None] * pool_stride
-    rope_mask = ok & ((d >= NOPE) & (d < D))[None, :]
-    tl.store(rope_ptr + row[:, None] * rope_stride + (d - NOPE)[None, :], y.to(rope_ptr.dtype.element_ty), rope_mask)
-    rounded = tl.where((d < NOPE)[None, :], y.to(rope_ptr.dtype.element_ty).to(tl.float32), 0.0)
-    tiles = tl.reshape(rounded, (ROWS, TILES, 64))
-    exponent = e8m0_of_amax(tl.max(tl.abs(tiles), 2))
-    codes = tl.reshape(to_e4m3(tiles * power_of_e8m0(254 - exponent)[:, :, None]), (ROWS, BLOCK_D))
-    tl.store(base + d[None, :], codes.to(tl.uint8, bitcast=True), ok & (d < NOPE)[None, :])
-    tile = tl.arange(0, TILES)
-    present = ok & (tile * 64 < NOPE)[None, :]
-    tl.store(base + NOPE + 2 * tile[None, :], exponent.to(tl.uint8), present)
-    tl.store(base + NOPE + 2 * tile[None, :] + 1, exponent.to(tl.uint8), present)
+    else:
+        NOPE: tl.constexpr = D - ROPE
+        TILES: tl.constexpr = BLOCK_D // 64
+        base = pool_ptr + row[:, None] * pool_stride
+        rope_mask = ok & ((d >= NOPE) & (d < D))[None, :]
+        tl.store(
+            rope_ptr + row[:, None] * rope_stride + (d - NOPE)[None, :], y.to(rope_ptr.dtype.element_ty), rope_mask
+        )
+        rounded = tl.where((d < NOPE)[None, :], y.to(rope_ptr.dtype.element_ty).to(tl.float32), 0.0)
+        tiles = tl.reshape(rounded, (ROWS, TILES, 64))
+        exponent = e8m0_of_amax(tl.max(tl.abs(tiles), 2))
+        codes = tl.reshape(to_e4m3(tiles * power_of_e8m0(254 - exponent)[:, :, None]), (ROWS, BLOCK_D))
+        tl.store(base + d[None, :], codes.to(tl.uint8, bitcast=True), ok & (d < NOPE)[None, :])
+        tile = tl.arange(0, TILES)
+        present = ok & (tile * 64 < NOPE)[None, :]
+        tl.store(base + NOPE + 2 * tile[None, :], exponent.to(tl.uint8), present)
+        tl.store(base + NOPE + 2 * tile[None, :] + 1, exponent.to(tl.uint8), present)

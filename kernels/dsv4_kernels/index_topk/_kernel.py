@@ -1,8 +1,7 @@
 """Top-k of indexer scores: stable, NaN-safe, in entry order.
 
-The threshold is found two bits at a time on order-preserving integers: 16 sums, of three counts each, over a block that
-stays in registers. Long rows
-go through two launches: chunks leave their own best, in entry order, and those are the rows of the second launch.
+The threshold is found bit by bit on order-preserving integers, over a block that stays in registers. Long rows
+go through further launches: chunks leave their own best, in entry order, and those are merged.
 """
 
 from __future__ import annotations
@@ -22,22 +21,25 @@ def _ordered(x):
 
 @triton.jit
 def _select(key, take):
-    """Mask of the ``take`` greatest keys (0 never is), the first ones among equals, and their ranks in order."""
-    threshold = tl.zeros((1,), tl.uint32)
-    bit = tl.full((1,), 0x40000000, tl.uint32)
-    for _ in range(16):
-        one = (key >= (threshold | bit)).to(tl.int64)
-        two = (key >= (threshold | (bit + bit))).to(tl.int64)
-        three = (key >= (threshold | (bit + bit + bit))).to(tl.int64)
-        counts = tl.sum(one | (two << 20) | (three << 40), 0)
-        step = ((counts & 0xFFFFF) >= take).to(tl.uint32) + (((counts >> 20) & 0xFFFFF) >= take).to(tl.uint32)
-        step += ((counts >> 40) >= take).to(tl.uint32)
-        threshold = threshold | (step * bit)
-        bit = bit >> 2
-    above = key > threshold
-    equal = (key == threshold) & (key > 0)
-    spare = take - tl.sum(above.to(tl.int32), 0)
-    mask = above | (equal & (tl.cumsum(equal.to(tl.int32), 0) <= spare))
+    """Mask of the ``take`` greatest keys (0 never is), the first ones among equals, and their ranks in order.
+
+    The bits of the threshold are found from the top; the search ends early when exactly ``take`` keys reach it.
+    """
+    threshold = tl.full((), 0, tl.uint32)
+    bit = tl.full((), 0x80000000, tl.uint32)
+    count = tl.sum((key > 0).to(tl.int32), 0)
+    while (bit > 0) & (count != take):
+        reached = tl.sum((key >= (threshold | bit)).to(tl.int32), 0)
+        enough = reached >= take
+        threshold = tl.where(enough, threshold | bit, threshold)
+        count = tl.where(enough, reached, count)
+        bit = bit >> 1
+    mask = (key >= threshold) & (key > 0)
+    if count != take:
+        equal = (key == threshold) & (key > 0)
+        above = key > threshold
+        spare = take - tl.sum(above.to(tl.int32), 0)
+        mask = above | (equal & (tl.cumsum(equal.to(tl.int32), 0) <= spare))
     return mask, tl.cumsum(mask.to(tl.int32), 0) - 1
 
 
@@ -80,20 +82,27 @@ def _index_topk_kernel(
 
 @triton.jit
 def _index_topk_merge_kernel(
-    values_ptr, entries_ptr, out_ptr, out_stride,
-    N: tl.constexpr, K: tl.constexpr, BLOCK_KK: tl.constexpr, PDL: tl.constexpr, BLOCK: tl.constexpr,
+    values_ptr, entries_ptr, out_ptr, out_values_ptr, out_stride,
+    N: tl.constexpr, K: tl.constexpr, BLOCK_KK: tl.constexpr, LAST: tl.constexpr, PDL: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One program per row: the best of ``N`` candidates, which are in entry order; entry -1 is none."""
+    """One program per row and ``BLOCK`` of its ``N`` candidates, which are in entry order; entry -1 is none.
+
+    It writes row ``row`` of ``out``, or with more to merge (not ``LAST``) part ``chunk`` of it and its values.
+    """
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    row = tl.program_id(0).to(tl.int64)
-    n = tl.arange(0, BLOCK)
+    row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    n = chunk * BLOCK + tl.arange(0, BLOCK)
     entry = tl.load(entries_ptr + row * N + n, n < N, -1)
     x = tl.load(values_ptr + row * N + n, entry >= 0, 0.0)
     key = tl.where(entry >= 0, _ordered(x), 0)
     take = tl.minimum(tl.sum((entry >= 0).to(tl.int32), 0), K)
     place = tl.arange(0, BLOCK_KK)
-    tl.store(out_ptr + row * out_stride + place, tl.full((BLOCK_KK,), -1, tl.int32), (place >= take) & (place < K))
+    target = row * out_stride + chunk * K
+    tl.store(out_ptr + target + place, tl.full((BLOCK_KK,), -1, tl.int32), (place >= take) & (place < K))
     mask, rank = _select(key, take)
-    tl.store(out_ptr + row * out_stride + rank, entry, mask)
+    tl.store(out_ptr + target + rank, entry, mask)
+    if not LAST:
+        tl.store(out_values_ptr + target + rank, x, mask)

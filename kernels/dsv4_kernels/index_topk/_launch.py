@@ -9,9 +9,9 @@ INDEX_TOPK = LaunchTable(
     {
         "nvidia": (
             row(config(4, 1, PDL, BLOCK=1024), entries=1024),
-            row(config(8, 1, PDL, BLOCK=4096), entries=4096),
-            row(config(8, 1, PDL, BLOCK=8192), entries=8192),
-            row(config(8, 1, PDL, BLOCK=4096)),
+            row(config(16, 1, PDL, BLOCK=4096), entries=4096),
+            row(config(16, 1, PDL, BLOCK=8192), entries=8192),
+            row(config(16, 1, PDL, BLOCK=4096)),
         ),
         "amd": (
             row(config(4, BLOCK=1024), entries=1024),
@@ -22,5 +22,12 @@ INDEX_TOPK = LaunchTable(
 
 MERGE = LaunchTable(
     "index_topk.merge",
-    {"nvidia": (row(config(8, 1, PDL), candidates=8192), row(config(16, 1, PDL))), "amd": (row(config(8), candidates=4096), row(config(16)))},
+    {
+        "nvidia": (
+            row(config(4, 1, PDL, BLOCK=2048), candidates=2048),
+            row(config(16, 1, PDL, BLOCK=4096), candidates=4096),
+            row(config(16, 1, PDL, BLOCK=8192)),
+        ),
+        "amd": (row(config(8, BLOCK=4096)),),
+    },
 )

@@ -12,8 +12,6 @@ from dsv4_kernels.launch import launch, overlaps
 from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace
 
-MOST_CANDIDATES = 65536
-
 
 def index_topk(scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.Tensor) -> None:
     """See :func:`dsv4_kernels.index_topk.index_topk_reference`."""
@@ -27,10 +25,8 @@ def index_topk(scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.T
     target = target_of(scores.device)
     chosen = INDEX_TOPK.choose(target, entries=entries)
     chunks = max(1, triton.cdiv(entries, chosen["BLOCK"]))
-    require(chunks * k <= MOST_CANDIDATES or chunks == 1, f"rows of {entries} scores are longer than the kernel takes")
     parts = rows * chunks * k if chunks > 1 else 1
-    values = workspace("index_topk.values", (parts,), torch.float32, scores.device)
-    candidates = workspace("index_topk.entries", (parts,), torch.int32, scores.device)
+    values, candidates = _scratch("chunks", parts, scores.device)
     common = {"K": k, "BLOCK_KK": triton.next_power_of_2(k), "PDL": overlaps(scores)}
     launch(
         _index_topk_kernel,
@@ -43,12 +39,27 @@ def index_topk(scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.T
         {**common, "CHUNKS": chunks},
         chosen,
     )  # fmt: skip
-    if chunks == 1:
-        return
-    launch(
-        _index_topk_merge_kernel,
-        (rows,),
-        {"values_ptr": values, "entries_ptr": candidates, "out_ptr": out, "out_stride": out.stride(0)},
-        {**common, "N": chunks * k, "BLOCK": triton.next_power_of_2(chunks * k)},
-        MERGE.choose(target, candidates=chunks * k),
-    )
+    while chunks > 1:
+        n = chunks * k
+        merge = MERGE.choose(target, candidates=n)
+        chunks = triton.cdiv(n, merge["BLOCK"])
+        require(chunks * k < n, f"k = {k} is too much for merges of {merge['BLOCK']} candidates")
+        into = _scratch(f"merge{chunks}", rows * chunks * k if chunks > 1 else 1, scores.device)
+        target_entries, stride = (out, out.stride(0)) if chunks == 1 else (into[1], chunks * k)
+        launch(
+            _index_topk_merge_kernel,
+            (rows, chunks),
+            {
+                "values_ptr": values, "entries_ptr": candidates, "out_ptr": target_entries, "out_values_ptr": into[0],
+                "out_stride": stride,
+            },
+            {**common, "N": n, "LAST": chunks == 1},
+            merge,
+        )  # fmt: skip
+        values, candidates = into
+
+
+def _scratch(name: str, size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values and entries of candidates, on this stream."""
+    values = workspace(f"index_topk.{name}.values", (size,), torch.float32, device)
+    return values, workspace(f"index_topk.{name}.entries", (size,), torch.int32, device)

@@ -51,33 +51,45 @@ DECODE_FP8 = LaunchTable(
 REDUCE = LaunchTable(
     "sparse_decode.reduce",
     {
-        "nvidia": (row(config(4, 1, PDL, BLOCK_D=256)),),
-        "amd": (row(config(4, BLOCK_D=256)),),
+        "nvidia": (
+            row(config(1, 1, PDL, BLOCK_D=512), splits=4),
+            row(config(4, 1, PDL, BLOCK_D=256), splits=16),
+            row(config(4, 1, PDL, BLOCK_D=128)),
+        ),
+        "amd": (row(config(1, BLOCK_D=512), splits=4), row(config(4, BLOCK_D=128))),
     },
 )
 
 
 @dataclass(frozen=True)
 class SplitPolicy:
-    """How many splits a launch gets: enough programs for ``waves`` full waves, at most ``most``, at least
-    ``blocks`` blocks of keys each, if every token had a list of the length that its buffer allows.
+    """Splits by estimated time, from facts that are known when a graph is captured.
+
+    Microseconds: ``block_us`` of one block of keys in a program, ``reduce_us`` of a reduction, ``part_us`` of writing
+    and reading back one program's partial result. ``programs_per_unit`` run at once on a compute unit.
     """
 
-    waves: float
-    most: int
-    blocks: int
+    block_us: float
+    reduce_us: float
+    part_us: float
+    programs_per_unit: int
+    most: int = 64
 
     def splits(self, target: Target, programs: int, capacity: int, block_k: int) -> int:
         """Splits of each of ``programs`` lists of at most ``capacity`` keys."""
-        by_length = -(-capacity // (self.blocks * block_k))
-        by_units = int(self.waves * target.units) // max(programs, 1)
-        return max(1, min(by_length, by_units, self.most))
+        blocks = max(1, -(-capacity // block_k))
+        return min(range(1, min(blocks, self.most) + 1), key=lambda n: (self._us(target, programs, blocks, n), n))
+
+    def _us(self, target: Target, programs: int, blocks: int, splits: int) -> float:
+        waves = -(-programs * splits // (target.units * self.programs_per_unit))
+        us = waves * -(-blocks // splits) * self.block_us
+        return us if splits == 1 else us + self.reduce_us + programs * splits * self.part_us
 
 
 SPLITS = {
-    "portable": SplitPolicy(1.0, 32, 1),
-    "hopper": SplitPolicy(1.0, 32, 1),
+    "portable": SplitPolicy(block_us=1.4, reduce_us=2.5, part_us=0.025, programs_per_unit=2),
+    "hopper": SplitPolicy(block_us=2.45, reduce_us=3.0, part_us=0.06, programs_per_unit=1),
 }
-"""By kernel. The functions of length, not of load: a batch's splits may be pinned to get the same bits in any batch."""
+"""By kernel, fitted to an H200. A batch's splits may be pinned to get the same bits in any batch."""
 
 HOPPER = LaunchTable("sparse_decode.hopper", {"sm_90": (row(config(4, 1, PDL, STAGES=2)),)})

@@ -13,6 +13,9 @@ from dsv4_kernels.sparse_decode._launch import DECODE, DECODE_FP8, REDUCE, SPLIT
 from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace
 
+FEW_HEADS, FEW_TOKENS = 16, 8
+"""Up to here the latency of one small block decides, and the portable kernel has smaller ones."""
+
 
 def sparse_decode(
     q: torch.Tensor,
@@ -44,7 +47,12 @@ def sparse_decode(
 def use_hopper(q: torch.Tensor, pool: torch.Tensor) -> bool:
     """Whether the Hopper sibling takes these arguments, and is the faster one: many heads of 512 dims."""
     fits = q.shape[2] == pool.shape[1] == 512 and q.dtype == pool.dtype and q.dtype in (torch.bfloat16, torch.float16)
-    return fits and q.shape[1] > 32 and q.device.type != "cpu" and target_of(q.device).arch == "sm_90"
+    return (
+        fits
+        and (q.shape[1] > FEW_HEADS or q.shape[0] > FEW_TOKENS)
+        and q.device.type != "cpu"
+        and target_of(q.device).arch == "sm_90"
+    )
 
 
 def sparse_decode_portable(
@@ -172,7 +180,7 @@ def reduce(
 ) -> None:
     """Combine partial results into ``out``."""
     tokens, heads, d = out.shape
-    chosen = REDUCE.choose(target_of(out.device))
+    chosen = REDUCE.choose(target_of(out.device), splits=splits)
     launch(
         _reduce_kernel,
         (tokens, heads, triton.cdiv(d, chosen["BLOCK_D"])),
