@@ -84,7 +84,8 @@ def busy_of(record: RunRecord) -> tuple[dict[str, int], int]:
 
 def timeline(rans: list[Ran], meta: Mapping[str, Any]) -> Timeline:
     """Forwards on one timeline, numbered by step."""
-    return timeline_of([r.record for r in rans], [r.step.number for r in rans], meta=meta)
+    modes = {str(r.step.number): r.step.mode for r in rans}
+    return timeline_of([r.record for r in rans], [r.step.number for r in rans], meta={**meta, "step_modes": modes})
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -117,8 +117,14 @@ def _header(timeline: Timeline) -> dict[str, Any]:
             "names": timeline.names,
             "main_stream": timeline.main_stream,
             "devices": [str(d) for d in meta.get("devices", ())],
+            "step_modes": {str(step): str(mode) for step, mode in _modes(meta).items()},
         },
     }
+
+
+def _modes(meta: Mapping[str, Any]) -> dict[Any, Any]:
+    modes = meta.get("step_modes")
+    return modes if isinstance(modes, dict) else {}
 
 
 def _quoted(text: str) -> str:

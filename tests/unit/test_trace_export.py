@@ -40,7 +40,7 @@ def cpu_run(rows: int = 40) -> Timeline:
         streams=["main", "side0", "side1"],
         queues=["0", "1"],
         main_stream="main",
-        meta={"platform": "cpu"},
+        meta={"platform": "cpu", "step_modes": {"0": "prefill", "1": "decode", "2": "decode"}},
     )
 
 
@@ -58,6 +58,7 @@ def test_a_cpu_run_reads_back_unchanged(tmp_path: Path, suffix: str) -> None:
     assert back.stream_busy() == line.stream_busy()
     assert back.report is not None
     assert back.report.exporter == "dsv4lab"
+    assert back.steps().column("mode") == ["prefill", "decode", "decode"]
 
 
 @given(

@@ -58,7 +58,7 @@ _PATTERNS = (
         "GEMM",
         (
             r"gemm|Cijk_|cutlass|nvjet|cublas|matmul|\bb?mm_|splitKreduce|\bhead\b|_proj\b|linear|"
-            r"q_a\b|q_b\b|kv_a\b|wo_[ab]\b"
+            r"lm_head|q_a\b|q_b\b|kv_a\b|\bw?o_[ab]\b"
         ),
     ),
     ("elementwise", r"elementwise|at::native|reduce_kernel|index_select|gather|scatter|fill|arange|embed|cat\b"),

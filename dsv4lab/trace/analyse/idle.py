@@ -15,7 +15,8 @@ from dsv4lab.timeline.timeline import UNKNOWN, Kind, Timeline
 CAUSES = ("launch-bound", "host gap", "other stream", "kernel gap", "inside graph", "unknown")
 """
 * ``launch-bound``: the next row's launch began inside the gap or is still on its way, and the host was launching.
-* ``host gap``: the host launched nothing for a while before the next row's launch.
+* ``host gap``: the host launched nothing for a while before the next row's launch. Where the trace has launch times
+  but no calls (our own runs), all the time until the launch.
 * ``other stream``: the next row was queued before the gap and follows a row of another stream: it waited for it.
 * ``kernel gap``: the next row was queued before the gap, behind a row of its own stream.
 * ``inside graph``: both rows belong to one replay.
@@ -90,7 +91,8 @@ def _causes(timeline: Timeline, before: int, after: int, begin: int, end: int, c
         return [gap(begin, end, "kernel gap" if own else "other stream")]
     launch = min(queued, end)
     if not len(call_ends):
-        return [gap(begin, end, "launch-bound")]
+        parts = [gap(begin, launch, "host gap"), gap(launch, end, "launch-bound")]
+        return [part for part in parts if part.dur_ns]
     earlier = int(np.searchsorted(call_ends, launch, side="right")) - 1
     host_since = max(int(call_ends[earlier]) if earlier >= 0 else begin, begin)
     if launch - host_since <= LAUNCHING_NS:

@@ -164,5 +164,9 @@ def _meta(header: dict[str, Any], platform: str, rank: int, world: int | None, d
         "devices": own["devices"] if isinstance(own, dict) and isinstance(own.get("devices"), list) else devices,
         "gpus": [str(d.get("name", "")) for d in device_properties(header)],
         "base_time_ns": base if isinstance(base, int) else None,
-        **({"dsv4lab": own} if isinstance(own, dict) else {}),
+        **(
+            {"step_modes": own["step_modes"]}
+            if isinstance(own, dict) and isinstance(own.get("step_modes"), dict)
+            else {}
+        ),
     }
