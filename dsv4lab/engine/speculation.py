@@ -105,6 +105,8 @@ class Speculator:
 
     def _commit(self, items: Sequence[BatchItem], tokens: Sequence[tuple[int, ...]], hidden: torch.Tensor) -> None:
         """The anchor and the accepted drafts stand; each is followed by the next of the new tokens."""
+        for item, new in zip(items, tokens, strict=True):
+            self._runner.pool.forget_rejected(item.slot, item.start + len(new), item.start + len(item.tokens))
         self._drafter.observe(
             [
                 Committed(item.slot, item.pages, item.start, new, hidden[i, : len(new)])
