@@ -46,7 +46,7 @@ def compile_kernels(
     """
     if importlib.util.find_spec("triton") is None:
         raise UnavailableError("triton is not installed, and compiling kernels takes it: pip install 'dsv4lab[triton]'")
-    from dsv4_kernels.compile import compile_job, jobs
+    from dsv4_kernels.compile import compile_all, jobs
     from dsv4_kernels.registry import specs
     from dsv4_kernels.target import TARGETS
 
@@ -58,7 +58,7 @@ def compile_kernels(
     chosen = [spec for name, spec in specs().items() if not names or name in names]
     work = [job for spec in chosen for job in jobs(spec, TARGETS[target])]
     for at, job in enumerate(work, 1):
-        result = KernelReport(compile_job(job).to_json())
+        result = KernelReport(compile_all([job])[0].to_json())
         if progress:
             progress(at, len(work), job.name)
         yield result

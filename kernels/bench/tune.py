@@ -95,7 +95,10 @@ def try_config(
             off = max(distance(got[name], default[name]) for name in got)
             if not off < 1e-2:
                 return {"trouble": f"differs by {off:.2e}"}
-            return {"us": round(time_call(call, arguments, moved, replays=10, budget_ms=40.0).us, 3), "trouble": ""}
+            return {
+                "us": round(time_call(call, clone(arguments), moved, replays=10, budget_ms=40.0).us, 3),
+                "trouble": "",
+            }
         except Exception as error:  # noqa: BLE001 - a config that cannot run is a finding
             return {"trouble": f"{type(error).__name__}: {str(error)[-120:]}"}
 

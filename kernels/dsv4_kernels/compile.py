@@ -174,7 +174,7 @@ def compile_job(job: Job) -> Compiled:
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages, **dict(config.options)}
     try:
         built = triton_compile(source, target=where, options=options)
-        registers, spills = _amd_registers(built.asm["amdgcn"]) if amd else _nvidia_registers(built.asm["cubin"])
+        registers, spills = _amd_registers(built.asm["amdgcn"]) if amd else _nvidia_registers(built, target)
     except Exception as error:  # noqa: BLE001 - whatever the compiler throws is this job's result
         text = " ".join(f"{type(error).__name__}: {error}".split())
         return Compiled(
@@ -199,13 +199,15 @@ def _source(kernel: Any) -> Any:
 
 
 def compile_all(work: Iterable[Job], processes: int = 1) -> list[Compiled]:
-    """Compile in ``processes`` forked children at once (each child is one process of its own; results in order)."""
-    queue = list(work)
-    if processes <= 1 or len(queue) < 2:
-        return [compile_job(job) for job in queue]
+    """Compile in ``processes`` forked children at once; a compiler that aborts is the trouble of its job."""
     from dsv4_kernels.testing.forked import forked_map
 
-    return forked_map(compile_job, queue, processes)
+    return forked_map(compile_job, list(work), processes, _died)
+
+
+def _died(job: Job, exit_code: int) -> Compiled:
+    trouble = f"does not compile: the compiler ended the process with exit code {exit_code}"
+    return Compiled(job.name, job.label, job.target.arch, 0, 0, 0, 0.0, "", job.bound, trouble)
 
 
 def occupancy_of(target: Target, registers: int, lds: int, num_warps: int) -> tuple[float, str]:
@@ -228,17 +230,31 @@ def _amd_registers(assembly: str) -> tuple[int, int]:
     return vector, found["vgpr_spill_count"] + found["sgpr_spill_count"]
 
 
-def _nvidia_registers(cubin: bytes) -> tuple[int, int]:
-    """Registers of a lane, and bytes of local memory, from the cubin's resource report."""
+def _nvidia_registers(built: Any, target: Target) -> tuple[int, int]:
+    """Registers of a lane, and bytes that are spilled, from the cubin's resource report.
+
+    A stack frame may also belong to a called division; only then the assembler is asked for the spills in it.
+    """
     from triton import knobs
 
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "kernel.cubin"
-        file.write_bytes(cubin)
-        tool = knobs.nvidia.cuobjdump.path
-        done = subprocess.run([tool, "--dump-resource-usage", str(file)], capture_output=True, text=True, check=True)
-    found = {name: int(value) for name, value in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", done.stdout)}
-    return found["REG"], found["STACK"] + found["LOCAL"]
+        cubin, ptx = Path(folder) / "kernel.cubin", Path(folder) / "kernel.ptx"
+        cubin.write_bytes(built.asm["cubin"])
+        report = _output(knobs.nvidia.cuobjdump.path, "--dump-resource-usage", str(cubin))
+        found = {name: int(value) for name, value in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", report)}
+        if found["STACK"] == 0 and found["LOCAL"] == 0:
+            return found["REG"], 0
+        ptx.write_text(built.asm["ptx"], encoding="utf-8")
+        tool = knobs.nvidia.ptxas_blackwell if target.arch == "sm_100" else knobs.nvidia.ptxas
+        arch = re.search(r"\.target (\w+)", built.asm["ptx"])
+        assert arch is not None
+        said = _output(tool.path, "-v", f"--gpu-name={arch.group(1)}", str(ptx), "-o", str(cubin))
+    return found["REG"], sum(int(size) for size in re.findall(r"(\d+) bytes spill", said))
+
+
+def _output(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout + done.stderr
 
 
 def targets() -> tuple[str, ...]:

@@ -51,13 +51,28 @@ def arrives_last(counter_ptr, programs):
 
 
 @triton.jit
-def uniform_of(seed, c0, c1, c2):
-    """As ``dsv4_kernels.philox.uniform``: float32 of (0, 1), a function of seed and counter alone."""
+def _unit(word):
+    return ((word >> 9).to(tl.float32) + 0.5) * 1.1920928955078125e-07
+
+
+@triton.jit
+def uniform_of(seed, c1, c2):
+    """Number 0 of ``dsv4_kernels.philox.uniform``: one float32 of (0, 1)."""
+    zero = c1 * 0
+    word, _, _, _ = tl.philox(seed, zero.to(tl.uint32), c1.to(tl.uint32), (zero + c2).to(tl.uint32), zero.to(tl.uint32))
+    return _unit(word)
+
+
+@triton.jit
+def uniforms_of(seed, first, c1, c2, BLOCK: tl.constexpr):
+    """Numbers ``first .. first + BLOCK - 1`` of ``dsv4_kernels.philox.uniform``; ``first`` is a multiple of four."""
+    c0 = first // 4 + tl.arange(0, BLOCK // 4)
     zero = c0 * 0
-    word, _, _, _ = tl.philox(
+    w0, w1, w2, w3 = tl.philox(
         seed, c0.to(tl.uint32), (zero + c1).to(tl.uint32), (zero + c2).to(tl.uint32), zero.to(tl.uint32)
     )
-    return ((word >> 9).to(tl.float32) + 0.5) * 1.1920928955078125e-07
+    words = tl.join(tl.join(w0, w2), tl.join(w1, w3))
+    return _unit(tl.reshape(words, (BLOCK,)))
 
 
 @triton.jit

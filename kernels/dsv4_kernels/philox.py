@@ -9,8 +9,10 @@ _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 _MASK = 0xFFFFFFFF
 
 
-def philox(seed: torch.Tensor, c0: torch.Tensor, c1: torch.Tensor, c2: torch.Tensor) -> torch.Tensor:
-    """First word, int64 of ``[0, 2^32)``, of the block with key ``seed`` (64 bits) and counter ``(c0, c1, c2, 0)``.
+def philox(
+    seed: torch.Tensor, c0: torch.Tensor, c1: torch.Tensor, c2: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The four words, int64 of ``[0, 2^32)``, of the block with key ``seed`` (64 bits) and counter ``(c0, c1, c2, 0)``.
 
     All int64, broadcast against each other.
     """
@@ -22,12 +24,17 @@ def philox(seed: torch.Tensor, c0: torch.Tensor, c1: torch.Tensor, c2: torch.Ten
         high1, low1 = _product(c2, _M1)
         c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
         k0, k1 = (k0 + _W0) & _MASK, (k1 + _W1) & _MASK
-    return c0
+    return c0, c1, c2, c3
 
 
-def uniform(seed: torch.Tensor, c0: torch.Tensor, c1: torch.Tensor, c2: torch.Tensor) -> torch.Tensor:
-    """Float32 of (0, 1), never its ends: ``(top 23 bits + 1/2) / 2^23``, exact."""
-    return ((philox(seed, c0, c1, c2) >> 9).float() + 0.5) * 2.0**-23
+def uniform(seed: torch.Tensor, number: torch.Tensor, c1: torch.Tensor, c2: torch.Tensor) -> torch.Tensor:
+    """Float32 of (0, 1), never its ends: ``(top 23 bits + 1/2) / 2^23``, exact.
+
+    From word ``number % 4`` of block ``number // 4``.
+    """
+    words = torch.stack(philox(seed, number // 4, c1, c2))
+    word = torch.gather(words, 0, torch.broadcast_to(number % 4, words.shape[1:]).unsqueeze(0)).squeeze(0)
+    return ((word >> 9).float() + 0.5) * 2.0**-23
 
 
 def _product(a: torch.Tensor, b: int) -> tuple[torch.Tensor, torch.Tensor]:

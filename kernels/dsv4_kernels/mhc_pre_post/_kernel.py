@@ -24,7 +24,7 @@ def _split_bf16(value):
 def _mix_kernel(
     x_ptr, y_ptr, post_ptr, comb_ptr, fn_ptr, partial_ptr, squares_ptr, n_tokens, d,
     SPREAD: tl.constexpr, MIX: tl.constexpr, MIXES: tl.constexpr, SPLIT_D: tl.constexpr, SPLIT_BF16: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """Streams ``x [n_tokens, 4, d]`` in place; ``partial [splits, n_tokens, 32]``, ``squares [splits, n_tokens]``.
 
@@ -47,7 +47,7 @@ def _mix_kernel(
             f2 = tl.load(base + 2 * d, mask=mask, other=0.0).to(tl.float32)
             f3 = tl.load(base + 3 * d, mask=mask, other=0.0).to(tl.float32)
             y = tl.load(y_ptr + token[:, None] * d + col[None, :], mask=mask, other=0.0).to(tl.float32)
-        for stream in range(4):
+        for stream in tl.range(0, 4, loop_unroll_factor=UNROLL):
             if SPREAD:
                 p = tl.load(post_ptr + token * 4 + stream, mask=inside, other=0.0)
                 c = comb_ptr + token * 16 + stream
@@ -81,12 +81,18 @@ def _mix_kernel(
 
 
 @triton.jit
-def _summed(partial_ptr, token, inside, n_tokens, at, splits):
-    """Mix ``at`` of the tokens, splits added in order."""
-    total = tl.zeros(token.shape, tl.float32)
-    for s in range(splits):
-        total += tl.load(partial_ptr + (s * n_tokens + token) * 32 + at, mask=inside, other=0.0)
-    return total
+def _summed(partial_ptr, token, inside, n_tokens, splits, SPLITS_PAD: tl.constexpr):
+    """The mixes of the tokens ``[BLOCK_T, 32]``, all splits loaded at once."""
+    s, mix = tl.arange(0, SPLITS_PAD), tl.arange(0, 32)
+    at = partial_ptr + (s[:, None] * n_tokens + token[None, :])[:, :, None] * 32 + mix[None, None, :]
+    there = (s < splits)[:, None] & inside[None, :]
+    return tl.sum(tl.load(at, mask=there[:, :, None], other=0.0), axis=0)
+
+
+@triton.jit
+def _column(mixes, at):
+    """Column ``at`` of ``mixes [BLOCK_T, 32]``."""
+    return tl.sum(tl.where((tl.arange(0, 32) == at)[None, :], mixes, 0.0), axis=1)
 
 
 @triton.jit
@@ -104,28 +110,26 @@ def _softmax4(a, b, c, d, eps):
 
 
 @triton.jit
-def _store_comb(
-    partial_ptr, base_ptr, scale_ptr, comb_ptr, token, inside, n_tokens, splits, r, hc_eps, ITERS: tl.constexpr
-):
+def _store_comb(mixes, base_ptr, scale_ptr, comb_ptr, token, inside, hc_eps, ITERS: tl.constexpr):
     """Sinkhorn of the 4 x 4 mixes, each entry a vector over tokens."""
     scale = tl.load(scale_ptr + 2)
-    p, b = partial_ptr, base_ptr + 8
-    a00 = _summed(p, token, inside, n_tokens, 8, splits) * r * scale + tl.load(b)
-    a01 = _summed(p, token, inside, n_tokens, 9, splits) * r * scale + tl.load(b + 1)
-    a02 = _summed(p, token, inside, n_tokens, 10, splits) * r * scale + tl.load(b + 2)
-    a03 = _summed(p, token, inside, n_tokens, 11, splits) * r * scale + tl.load(b + 3)
-    a10 = _summed(p, token, inside, n_tokens, 12, splits) * r * scale + tl.load(b + 4)
-    a11 = _summed(p, token, inside, n_tokens, 13, splits) * r * scale + tl.load(b + 5)
-    a12 = _summed(p, token, inside, n_tokens, 14, splits) * r * scale + tl.load(b + 6)
-    a13 = _summed(p, token, inside, n_tokens, 15, splits) * r * scale + tl.load(b + 7)
-    a20 = _summed(p, token, inside, n_tokens, 16, splits) * r * scale + tl.load(b + 8)
-    a21 = _summed(p, token, inside, n_tokens, 17, splits) * r * scale + tl.load(b + 9)
-    a22 = _summed(p, token, inside, n_tokens, 18, splits) * r * scale + tl.load(b + 10)
-    a23 = _summed(p, token, inside, n_tokens, 19, splits) * r * scale + tl.load(b + 11)
-    a30 = _summed(p, token, inside, n_tokens, 20, splits) * r * scale + tl.load(b + 12)
-    a31 = _summed(p, token, inside, n_tokens, 21, splits) * r * scale + tl.load(b + 13)
-    a32 = _summed(p, token, inside, n_tokens, 22, splits) * r * scale + tl.load(b + 14)
-    a33 = _summed(p, token, inside, n_tokens, 23, splits) * r * scale + tl.load(b + 15)
+    b = base_ptr + 8
+    a00 = _column(mixes, 8) * scale + tl.load(b)
+    a01 = _column(mixes, 9) * scale + tl.load(b + 1)
+    a02 = _column(mixes, 10) * scale + tl.load(b + 2)
+    a03 = _column(mixes, 11) * scale + tl.load(b + 3)
+    a10 = _column(mixes, 12) * scale + tl.load(b + 4)
+    a11 = _column(mixes, 13) * scale + tl.load(b + 5)
+    a12 = _column(mixes, 14) * scale + tl.load(b + 6)
+    a13 = _column(mixes, 15) * scale + tl.load(b + 7)
+    a20 = _column(mixes, 16) * scale + tl.load(b + 8)
+    a21 = _column(mixes, 17) * scale + tl.load(b + 9)
+    a22 = _column(mixes, 18) * scale + tl.load(b + 10)
+    a23 = _column(mixes, 19) * scale + tl.load(b + 11)
+    a30 = _column(mixes, 20) * scale + tl.load(b + 12)
+    a31 = _column(mixes, 21) * scale + tl.load(b + 13)
+    a32 = _column(mixes, 22) * scale + tl.load(b + 14)
+    a33 = _column(mixes, 23) * scale + tl.load(b + 15)
     a00, a01, a02, a03 = _softmax4(a00, a01, a02, a03, hc_eps)
     a10, a11, a12, a13 = _softmax4(a10, a11, a12, a13, hc_eps)
     a20, a21, a22, a23 = _softmax4(a20, a21, a22, a23, hc_eps)
@@ -163,7 +167,7 @@ def _store_comb(
 def _collapse_kernel(
     x_ptr, partial_ptr, squares_ptr, base_ptr, scale_ptr, out_ptr, post_ptr, comb_ptr,
     n_tokens, d, splits, out_stride, rms_eps, hc_eps,
-    COMB: tl.constexpr, ITERS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
+    COMB: tl.constexpr, ITERS: tl.constexpr, SPLITS_PAD: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """``out [n_tokens, d]`` = sum of ``pre[j] x[j]``; with ``COMB`` also ``post [n_tokens, 4]`` and ``comb``.
 
@@ -171,27 +175,28 @@ def _collapse_kernel(
     """
     token = (tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)).to(tl.int64)
     inside = token < n_tokens
-    total = tl.zeros((BLOCK_T,), tl.float32)
-    for s in range(splits):
-        total += tl.load(squares_ptr + s * n_tokens + token, mask=inside, other=0.0)
-    r = tl.rsqrt(total / (4 * d) + rms_eps)
+    s = tl.arange(0, SPLITS_PAD)
+    squares = tl.load(
+        squares_ptr + s[:, None] * n_tokens + token[None, :], mask=(s < splits)[:, None] & inside[None, :], other=0.0
+    )
+    r = tl.rsqrt(tl.sum(squares, axis=0) / (4 * d) + rms_eps)
+    mixes = _summed(partial_ptr, token, inside, n_tokens, splits, SPLITS_PAD) * r[:, None]
     tile = tl.program_id(0)
     if COMB:
         tile -= 1
         if tile < 0:
             scale = tl.load(scale_ptr + 1)
             for j in tl.static_range(4):
-                mix = _summed(partial_ptr, token, inside, n_tokens, 4 + j, splits) * r * scale
-                mix += tl.load(base_ptr + 4 + j)
+                mix = _column(mixes, 4 + j) * scale + tl.load(base_ptr + 4 + j)
                 tl.store(post_ptr + token * 4 + j, 2.0 / (1.0 + tl.exp(-mix)), mask=inside)
-            _store_comb(partial_ptr, base_ptr, scale_ptr, comb_ptr, token, inside, n_tokens, splits, r, hc_eps, ITERS)
+            _store_comb(mixes, base_ptr, scale_ptr, comb_ptr, token, inside, hc_eps, ITERS)
     if tile >= 0:
         col = tile * BLOCK_D + tl.arange(0, BLOCK_D)
         mask = inside[:, None] & (col < d)[None, :]
         scale = tl.load(scale_ptr)
         y = tl.zeros((BLOCK_T, BLOCK_D), tl.float32)
         for j in tl.static_range(4):
-            mix = _summed(partial_ptr, token, inside, n_tokens, j, splits) * r * scale + tl.load(base_ptr + j)
+            mix = _column(mixes, j) * scale + tl.load(base_ptr + j)
             pre = 1.0 / (1.0 + tl.exp(-mix)) + hc_eps
             x = tl.load(x_ptr + token[:, None] * (4 * d) + j * d + col[None, :], mask=mask, other=0.0)
             y += pre[:, None] * x.to(tl.float32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dsv4_kernels.mhc_pre_post._launch import COLLAPSE, MIX
+from dsv4_kernels.mhc_pre_post._launch import COLLAPSE, MIX, SPREAD
 from dsv4_kernels.mhc_pre_post.reference import (
     mhc_head_reference,
     mhc_post_pre_reference,
@@ -100,7 +100,7 @@ SPECS = (
             Case("flash-4096", lambda i: _post(i, 4096, FLASH), small=False, bench=True),
         ),
         _cost,
-        (MIX,),
+        (SPREAD,),
         updates=("x",),
         tolerance=_TOLERANCE,
     ),

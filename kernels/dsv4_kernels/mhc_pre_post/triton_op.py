@@ -8,7 +8,7 @@ import triton
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
 from dsv4_kernels.launch import launch
 from dsv4_kernels.mhc_pre_post._kernel import _collapse_kernel, _mix_kernel
-from dsv4_kernels.mhc_pre_post._launch import COLLAPSE, MIX
+from dsv4_kernels.mhc_pre_post._launch import COLLAPSE, MIX, SPREAD
 from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace
 
@@ -73,7 +73,7 @@ def mhc_post_pre(
     new_post: torch.Tensor,
     new_comb: torch.Tensor,
 ) -> None:
-    """See :func:`dsv4_kernels.mhc_pre_post.mhc_post_pre_reference`; ``new_post`` and ``new_comb`` may be the old ones."""
+    """See :func:`dsv4_kernels.mhc_pre_post.mhc_post_pre_reference`; the new mixes may be the old tensors."""
     _check_post(y, post, comb, x)
     _check_mixes(x, fn, PRE_MIXES)
     mixed = _mix(x, fn, PRE_MIXES, y, post, comb)
@@ -108,7 +108,7 @@ def _mix(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Partial mixes ``[splits, T, 32]`` and sums of squares ``[splits, T]``."""
     tokens, _, d = x.shape
-    chosen = MIX.choose(target_of(x.device), tokens=tokens)
+    chosen = (MIX if mixes else SPREAD).choose(target_of(x.device), tokens=tokens)
     step = chosen["BLOCK_D"]
     width = triton.cdiv(triton.cdiv(d, chosen["SPLITS"]), step) * step
     splits = triton.cdiv(d, width)
@@ -156,6 +156,6 @@ def _collapse(
             "out_ptr": out, "post_ptr": post, "comb_ptr": comb, "n_tokens": tokens, "d": d,
             "splits": partial.shape[0], "out_stride": out.stride(0), "rms_eps": rms_eps, "hc_eps": hc_eps,
         },
-        {"COMB": comb is not None, "ITERS": iters},
+        {"COMB": comb is not None, "ITERS": iters, "SPLITS_PAD": triton.next_power_of_2(partial.shape[0])},
         chosen,
     )  # fmt: skip

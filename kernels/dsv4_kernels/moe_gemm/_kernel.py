@@ -17,6 +17,29 @@ FP8 = tl.constexpr(1)
 FP4 = tl.constexpr(2)
 LIFT = tl.constexpr(1.2676506002282294e30)  # 2^100
 
+# Of one word, eight fp4 codes, and eight activations as fp16 pairs (k, k + 4): the sum of products. The codes become
+# fp16 pairs times 2^-14, which one product takes back; four products of a half are added in fp16, then in float32.
+FP4_PRODUCTS = tl.constexpr("""
+{
+    .reg .b32 v, u, r, p, c;
+    .reg .b16 low, high;
+    .reg .f32 a, b;
+    mov.b32 c, 0x74007400;
+    shl.b32 v, $1, 9;   shl.b32 u, $1, 12;  and.b32 u, u, 0x80008000;
+    lop3.b32 r, v, 0x0E000E00, u, 0xEA;     mul.rn.f16x2 r, r, c;   mul.rn.f16x2 p, r, $2;
+    shl.b32 v, $1, 5;   shl.b32 u, $1, 8;   and.b32 u, u, 0x80008000;
+    lop3.b32 r, v, 0x0E000E00, u, 0xEA;     mul.rn.f16x2 r, r, c;   fma.rn.f16x2 p, r, $3, p;
+    shl.b32 v, $1, 1;   shl.b32 u, $1, 4;   and.b32 u, u, 0x80008000;
+    lop3.b32 r, v, 0x0E000E00, u, 0xEA;     mul.rn.f16x2 r, r, c;   fma.rn.f16x2 p, r, $4, p;
+    shr.b32 v, $1, 3;   and.b32 u, $1, 0x80008000;
+    lop3.b32 r, v, 0x0E000E00, u, 0xEA;     mul.rn.f16x2 r, r, c;   fma.rn.f16x2 p, r, $5, p;
+    mov.b32 {low, high}, p;
+    cvt.f32.f16 a, low;
+    cvt.f32.f16 b, high;
+    add.f32 $0, a, b;
+}
+""")
+
 
 @triton.jit
 def _halves(pairs):
@@ -40,17 +63,37 @@ def _decoded(words, PAIR: tl.constexpr, FORMAT: tl.constexpr):
 
 
 @triton.jit
-def _dot_words(words, x_ptr, first, FORMAT: tl.constexpr):
-    """``sum over codes`` of ``words [BN, G, 4]`` times the activations from word column ``first [G, 4]`` on: ``[BN, G]``.
+def _fp16_pair(low, high, DOWN: tl.constexpr):
+    """Two float32 times ``2^-DOWN`` as one int32 of two fp16."""
+    factor: tl.constexpr = 1.0 / (1 << DOWN)
+    bits = (low * factor).to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
+    return bits | ((high * factor).to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) << 16)
 
-    ``x``: bf16 read as int32 pairs.
+
+@triton.jit
+def _dot_words(words, x_ptr, first, FORMAT: tl.constexpr, FP16: tl.constexpr, DOWN: tl.constexpr):
+    """``sum over codes`` of ``words [BN, G, 4]`` times the activations from word ``first [G, 4]`` on: ``[BN, G]``.
+
+    ``x``: bf16 read as int32 pairs. ``FP16``: fp4 by packed fp16 products, activations times ``2^-DOWN``.
     """
     half: tl.constexpr = 1 if FORMAT == 0 else (2 if FORMAT == 1 else 4)
     sums = tl.zeros(words.shape, tl.float32)
     if half == 1:
         low, high = _halves(tl.load(x_ptr + first))
         a, b = _decoded(words, 0, FORMAT)
-        sums += a * low[None, :, :] + b * high[None, :, :]
+        sums = sums + a * low[None, :, :]
+        sums = sums + b * high[None, :, :]
+    elif FP16:
+        x0, x1 = _halves(tl.load(x_ptr + first * 4))
+        x2, x3 = _halves(tl.load(x_ptr + first * 4 + 1))
+        x4, x5 = _halves(tl.load(x_ptr + first * 4 + 2))
+        x6, x7 = _halves(tl.load(x_ptr + first * 4 + 3))
+        p0, p1 = _fp16_pair(x0, x4, DOWN), _fp16_pair(x1, x5, DOWN)
+        p2, p3 = _fp16_pair(x2, x6, DOWN), _fp16_pair(x3, x7, DOWN)
+        sums = tl.inline_asm_elementwise(
+            FP4_PRODUCTS, "=f,r,r,r,r,r", [words, p0[None, :, :], p1[None, :, :], p2[None, :, :], p3[None, :, :]],
+            dtype=tl.float32, is_pure=True, pack=1,
+        )  # fmt: skip
     else:
         for pair in tl.static_range(0, half, 2):
             # Codes pair, pair + 1 meet the activations of one word, codes pair + half, pair + half + 1 of another.
@@ -58,28 +101,31 @@ def _dot_words(words, x_ptr, first, FORMAT: tl.constexpr):
             x2, x3 = _halves(tl.load(x_ptr + first * half + (pair + half) // 2))
             a, c = _decoded(words, pair, FORMAT)
             b, d = _decoded(words, pair + 1, FORMAT)
-            sums += a * (x0 * LIFT)[None, :, :] + c * (x2 * LIFT)[None, :, :]
-            sums += b * (x1 * LIFT)[None, :, :] + d * (x3 * LIFT)[None, :, :]
+            sums = sums + a * (x0 * LIFT)[None, :, :]
+            sums = sums + c * (x2 * LIFT)[None, :, :]
+            sums = sums + b * (x1 * LIFT)[None, :, :]
+            sums = sums + d * (x3 * LIFT)[None, :, :]
     return tl.sum(sums, axis=2)
 
 
 @triton.jit
-def _scales(scales_ptr, expert, row, group, rows, groups, FORMAT: tl.constexpr):
+def _scales(scales_ptr, expert, row, group, rows, groups, FORMAT: tl.constexpr, FP16: tl.constexpr, DOWN: tl.constexpr):
     """Scale of each row and group of four words, ``[BN, G]`` float32, with what is left of the powers of two."""
     if FORMAT == 2:
         at = scales_ptr + (expert * rows + row)[:, None] * groups + group[None, :]
-        exponent = tl.load(at, mask=(group < groups)[None, :], other=0).to(tl.int32) + 26
+        lift: tl.constexpr = DOWN if FP16 else 26
     else:
         wide = groups // 8
         at = scales_ptr + (expert * (rows // 128) + row // 128)[:, None] * wide + (group // 8)[None, :]
-        exponent = tl.load(at, mask=(group < groups)[None, :], other=0).to(tl.int32) + 20
+        lift: tl.constexpr = 20
+    exponent = tl.load(at, mask=(group < groups)[None, :], other=0).to(tl.int32) + lift
     return (exponent << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _gate_up_kernel(
     x_ptr, experts_ptr, w13_ptr, scales_ptr, h_ptr, inter, groups, slots, x_stride, experts_stride, limit,
-    FORMAT: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_G: tl.constexpr,
+    FORMAT: tl.constexpr, FP16: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_G: tl.constexpr,
 ):  # fmt: skip
     """``h [pairs, inter]`` = swiglu of the two products; grid: row tiles, (token, slot) pairs.
 
@@ -102,15 +148,15 @@ def _gate_up_kernel(
         mask = inside & (group < groups)[None, :, None]
         g = tl.load(base + where, mask=mask, other=0)
         u = tl.load(base + inter * groups * 4 + where, mask=mask, other=0)
-        g_sum = _dot_words(g, x_at, first, FORMAT)
-        u_sum = _dot_words(u, x_at, first, FORMAT)
+        g_sum = _dot_words(g, x_at, first, FORMAT, FP16, 4)
+        u_sum = _dot_words(u, x_at, first, FORMAT, FP16, 4)
         if FORMAT == 0:
             gate += g_sum
             up += u_sum
         else:
             safe = tl.where(row < inter, row, 0)
-            gate += g_sum * _scales(scales_ptr, expert, safe, group, 2 * inter, groups, FORMAT)
-            up += u_sum * _scales(scales_ptr, expert, safe + inter, group, 2 * inter, groups, FORMAT)
+            gate += g_sum * _scales(scales_ptr, expert, safe, group, 2 * inter, groups, FORMAT, FP16, 4)
+            up += u_sum * _scales(scales_ptr, expert, safe + inter, group, 2 * inter, groups, FORMAT, FP16, 4)
     y = clamped_swiglu(tl.sum(gate, axis=1), tl.sum(up, axis=1), limit)
     tl.store(h_ptr + pair.to(tl.int64) * inter + row, y.to(h_ptr.dtype.element_ty), mask=row < inter)
 
@@ -119,7 +165,7 @@ def _gate_up_kernel(
 def _down_kernel(
     h_ptr, experts_ptr, weights_ptr, w2_ptr, scales_ptr, out_ptr, d, groups, slots, h_stride,
     experts_stride, weights_stride, out_stride,
-    FORMAT: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_G: tl.constexpr,
+    FORMAT: tl.constexpr, FP16: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_G: tl.constexpr,
 ):  # fmt: skip
     """``out [T, d]``: the slots' products, weighted and added in order of the slots; grid: row tiles, tokens.
 
@@ -139,12 +185,12 @@ def _down_kernel(
             first = tl.where(group < groups, group, 0)[:, None] * 4 + word[None, :]
             where = row[:, None, None] * (groups * 4) + (group[:, None] * 4 + word[None, :])[None, :, :]
             words = tl.load(base + where, mask=(row < d)[:, None, None] & (group < groups)[None, :, None], other=0)
-            sums = _dot_words(words, h_at, first, FORMAT)
+            sums = _dot_words(words, h_at, first, FORMAT, FP16, 0)
             if FORMAT == 0:
                 total += sums * weight
             else:
                 safe = tl.where(row < d, row, 0)
-                total += sums * (_scales(scales_ptr, expert, safe, group, d, groups, FORMAT) * weight)
+                total += sums * (_scales(scales_ptr, expert, safe, group, d, groups, FORMAT, FP16, 0) * weight)
     tl.store(out_ptr + token.to(tl.int64) * out_stride + row, tl.sum(total, axis=1), mask=row < d)
 
 

@@ -9,7 +9,7 @@ VECTOR_TOKENS = 16
 
 _VECTOR_CANDIDATES = tuple(
     config(warps, 1, BLOCK_N=n, BLOCK_G=g)
-    for warps, n, g in ((1, 2, 32), (1, 4, 32), (1, 8, 32), (2, 8, 32), (4, 4, 32), (4, 8, 32), (4, 16, 32), (4, 8, 64))
+    for warps, n, g in ((1, 4, 32), (1, 8, 32), (4, 8, 32), (4, 16, 32), (4, 8, 64), (8, 16, 64))
 )
 
 GATE_UP = LaunchTable(
@@ -35,7 +35,7 @@ TILES = LaunchTable(
     {
         "nvidia": (
             row(config(4, 3, BLOCK_M=16, BLOCK_N=64, BLOCK_K=128), tokens=256),
-            row(config(4, 3, BLOCK_M=64, BLOCK_N=64, BLOCK_K=64)),
+            row(config(8, 3, BLOCK_M=128, BLOCK_N=128, BLOCK_K=64)),
         ),
         "amd": (
             row(config(4, 2, BLOCK_M=16, BLOCK_N=64, BLOCK_K=128), tokens=256),
@@ -50,6 +50,21 @@ TILES = LaunchTable(
         config(4, 3, BLOCK_M=64, BLOCK_N=64, BLOCK_K=128),
     ),
 )
+
+TILES_FP8 = LaunchTable(
+    "moe_tiles_fp8",
+    {
+        "nvidia": (
+            row(config(4, 3, BLOCK_M=16, BLOCK_N=64, BLOCK_K=128), tokens=256),
+            row(config(8, 3, BLOCK_M=64, BLOCK_N=64, BLOCK_K=64)),
+        ),
+        "amd": (
+            row(config(4, 2, BLOCK_M=16, BLOCK_N=64, BLOCK_K=128), tokens=256),
+            row(config(4, 2, BLOCK_M=64, BLOCK_N=64, BLOCK_K=64)),
+        ),
+    },
+)
+"""As ``TILES``; fp8 keeps one more tile of sums in registers, for the scales."""
 
 COMBINE = LaunchTable(
     "moe_combine",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from dsv4_kernels.formats import E8M0_BIAS, quantise_e4m3_blocks
-from dsv4_kernels.moe_gemm._launch import COMBINE, DOWN, GATE_UP, TILES
+from dsv4_kernels.moe_gemm._launch import COMBINE, DOWN, GATE_UP, TILES, TILES_FP8
 from dsv4_kernels.moe_gemm.reference import moe_gemm_quant_reference, moe_gemm_reference
 from dsv4_kernels.registry import Arguments, Case, Cost, KernelSpec, Tolerance
 from dsv4_kernels.testing.inputs import Inputs
@@ -29,7 +29,8 @@ def _plain(inputs: Inputs, tokens: int, shape: tuple[int, int, int], slots: int 
     count, d, inter = shape
     return {
         **_common(inputs, tokens, d, count, slots),
-        "w13": inputs.normal(count, 2 * inter, d, scale=d**-0.5), "w2": inputs.normal(count, d, inter, scale=inter**-0.5),
+        "w13": inputs.normal(count, 2 * inter, d, scale=d**-0.5),
+        "w2": inputs.normal(count, d, inter, scale=inter**-0.5),
     }  # fmt: skip
 
 
@@ -60,7 +61,8 @@ def _fp8(inputs: Inputs, tokens: int, shape: tuple[int, int, int], slots: int = 
 
     (w13, w13_scales), (w2, w2_scales) = weights(2 * inter, d), weights(d, inter)
     return {
-        **_common(inputs, tokens, d, count, slots), "w13": w13, "w13_scales": w13_scales, "w2": w2, "w2_scales": w2_scales,
+        **_common(inputs, tokens, d, count, slots),
+        "w13": w13, "w13_scales": w13_scales, "w2": w2, "w2_scales": w2_scales,
     }  # fmt: skip
 
 
@@ -78,7 +80,7 @@ def _cost(arguments: Arguments) -> Cost:
     return Cost(moved, 2 * tokens * slots * 3 * x.shape[1] * inter if w2.numel() else 0)
 
 
-_TABLES = (GATE_UP, DOWN, TILES, COMBINE)
+_TABLES = (GATE_UP, DOWN, TILES, TILES_FP8, COMBINE)
 # Sums of thousands of products in bf16: the reference rounds each product once more than the kernel does.
 _TOLERANCE = Tolerance(floor=2.0**-10)
 

@@ -16,13 +16,16 @@ from dsv4_kernels.moe_gemm._kernel import (
     _gate_up_kernel,
     _gate_up_tiles_kernel,
 )
-from dsv4_kernels.moe_gemm._launch import COMBINE, DOWN, GATE_UP, TILES, VECTOR_TOKENS
+from dsv4_kernels.moe_gemm._launch import COMBINE, DOWN, GATE_UP, TILES, TILES_FP8, VECTOR_TOKENS
 from dsv4_kernels.moe_gemm.plan import plan_blocks
 from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace
 
 _FORMATS = {torch.bfloat16: (0, 2), torch.float8_e4m3fn: (1, 4), torch.uint8: (2, 8)}
 """Weight dtype to the kernels' format number, and codes in a 32-bit word."""
+
+FP16_LIMIT = 50.0
+"""Largest clamp of SwiGLU, whose square bounds its output, with which fp16 sums of four products cannot overflow."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,8 @@ def _vectors(
     (tokens, d), slots = x.shape, experts.shape[1]
     target = target_of(x.device)
     h = workspace("moe_h", (tokens * slots, e.inter), torch.bfloat16, x.device)
+    # Packed fp16 products hold sums of four: activations to 4e4, and what the clamp lets through.
+    fp16 = target.vendor == "nvidia" and x.device.type != "cpu" and e.format == 2 and limit <= FP16_LIMIT
     up, down = GATE_UP.choose(target, tokens=tokens), DOWN.choose(target, tokens=tokens)
     launch(
         _gate_up_kernel,
@@ -128,7 +133,7 @@ def _vectors(
             "scales_ptr": e.w13_scales, "h_ptr": h, "inter": e.inter, "groups": d // e.codes // 4, "slots": slots,
             "x_stride": x.stride(0) // 2, "experts_stride": experts.stride(0), "limit": float(limit),
         },
-        {"FORMAT": e.format},
+        {"FORMAT": e.format, "FP16": fp16},
         up,
     )  # fmt: skip
     launch(
@@ -140,7 +145,7 @@ def _vectors(
             "groups": e.inter // e.codes // 4, "slots": slots, "h_stride": e.inter // 2,
             "experts_stride": experts.stride(0), "weights_stride": weights.stride(0), "out_stride": out.stride(0),
         },
-        {"FORMAT": e.format},
+        {"FORMAT": e.format, "FP16": fp16},
         down,
     )  # fmt: skip
 
@@ -150,7 +155,8 @@ def _tiles(
 ) -> None:
     (tokens, d), slots = x.shape, experts.shape[1]
     target = target_of(x.device)
-    chosen, combine = TILES.choose(target, tokens=tokens), COMBINE.choose(target, tokens=tokens)
+    chosen = (TILES_FP8 if e.format == 1 else TILES).choose(target, tokens=tokens)
+    combine = COMBINE.choose(target, tokens=tokens)
     step = chosen["BLOCK_K"]
     require(
         d % step == 0 and e.inter % step == 0, f"D {d} and I {e.inter} must be multiples of {step} for {tokens} tokens"

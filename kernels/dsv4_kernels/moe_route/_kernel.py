@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dsv4_kernels.jit import arrives_last
+from dsv4_kernels.jit import arrives_last, ordered_key
 
 NEGATIVE = tl.constexpr(-3.0e38)
 
@@ -34,27 +34,29 @@ def _choose(
     HAS_BIAS: tl.constexpr, HAS_TABLE: tl.constexpr, RENORMALISE: tl.constexpr,
     TOP_K: tl.constexpr, K_PAD: tl.constexpr,
 ):  # fmt: skip
-    """Top-k (ties: lowest expert) or table choice of ``scores [BT, BE]``; weights of the chosen, renormalised, scaled."""
+    """Top-k (ties: lowest expert) or table choice of ``scores [BT, BE]``, with weights of the chosen."""
     slot = tl.arange(0, K_PAD)
     chosen = tl.zeros((scores.shape[0], K_PAD), tl.int32)
-    weight = tl.zeros((scores.shape[0], K_PAD), tl.float32)
     ranked = scores
     if HAS_BIAS:
         ranked += tl.load(bias_ptr + expert, mask=expert < n_experts, other=0.0)[None, :]
     ranked = tl.where((expert < n_experts)[None, :] & (ranked == ranked), ranked, NEGATIVE)
     ranked = tl.where((expert >= n_experts)[None, :], float("-inf"), ranked)
-    token = tl.load(token_ids_ptr + row, mask=inside, other=0)
-    for at in range(TOP_K):
-        if HAS_TABLE:
-            best = tl.load(table_ptr + token * table_stride + at, mask=inside, other=0).to(tl.int32)
-        else:
-            top = tl.max(ranked, axis=1)
-            best = tl.min(tl.where(ranked == top[:, None], expert[None, :], 2147483647), axis=1)
-        hit = expert[None, :] == best[:, None]
-        value = tl.sum(tl.where(hit, scores, 0.0), axis=1)
-        chosen = tl.where((slot == at)[None, :], best[:, None], chosen)
-        weight = tl.where((slot == at)[None, :], value[:, None], weight)
-        ranked = tl.where(hit, float("-inf"), ranked)
+    if HAS_TABLE:
+        token = tl.load(token_ids_ptr + row, mask=inside, other=0)
+        at = table_ptr + token[:, None] * table_stride + slot[None, :]
+        chosen = tl.load(at, mask=inside[:, None] & (slot < TOP_K)[None, :], other=0).to(tl.int32)
+    else:
+        # One maximum per slot: the rank in the high word, the lower expert winning in the low word.
+        keys = (ordered_key(ranked) << 31) | (2147483647 - expert)[None, :].to(tl.int64)
+        for at in range(TOP_K):
+            best = tl.max(keys, axis=1)
+            found = 2147483647 - (best & 2147483647).to(tl.int32)
+            chosen = tl.where((slot == at)[None, :], found[:, None], chosen)
+            keys = tl.where(keys == best[:, None], 0, keys)
+    # A sum over one-hot columns: `tl.gather` along experts crashes LLVM for AMD (Triton 3.6).
+    hit = (expert[None, :, None] == chosen[:, None, :]) & (slot < TOP_K)[None, None, :]
+    weight = tl.sum(tl.where(hit, scores[:, :, None], 0.0), axis=1)
     if RENORMALISE:
         weight = weight / (tl.sum(weight, axis=1) + 1e-20)[:, None]
     mask = inside[:, None] & (slot < TOP_K)[None, :]
@@ -66,15 +68,19 @@ def _choose(
 def _route_kernel(
     x_ptr, gate_ptr, bias_ptr, table_ptr, token_ids_ptr, weights_ptr, experts_ptr, partial_ptr, counter_ptr,
     n_tokens, n_experts, d, x_stride, gate_stride, table_stride, weights_stride, experts_stride, scale,
-    HAS_BIAS: tl.constexpr, HAS_TABLE: tl.constexpr, SCORING: tl.constexpr, RENORMALISE: tl.constexpr,
+    PDL: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_TABLE: tl.constexpr, SCORING: tl.constexpr,
+    RENORMALISE: tl.constexpr,
     TOP_K: tl.constexpr, K_PAD: tl.constexpr, E_PAD: tl.constexpr, SPLIT_D: tl.constexpr, DOT: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_D: tl.constexpr, SPLITS: tl.constexpr,
     CHOOSE_T: tl.constexpr,
 ):  # fmt: skip
-    """Logits of ``BLOCK_T`` tokens and ``BLOCK_E`` experts over one split of ``d``; the last program of a token tile chooses.
+    """Logits of ``BLOCK_T`` tokens and ``BLOCK_E`` experts over one split of ``d``; the last one of a tile chooses.
 
     ``partial``: float32 ``[SPLITS, n_tokens, E_PAD]``. Grid: expert tiles, token tiles, splits.
     """
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     tile, split = tl.program_id(1), tl.program_id(2)
     row = tile * BLOCK_T + tl.arange(0, BLOCK_T)
     row = row.to(tl.int64)
@@ -135,9 +141,13 @@ def _route_kernel(
 def _hash_route_kernel(
     x_ptr, gate_ptr, table_ptr, token_ids_ptr, weights_ptr, experts_ptr,
     d, x_stride, gate_stride, table_stride, weights_stride, experts_stride, scale,
-    SCORING: tl.constexpr, RENORMALISE: tl.constexpr, TOP_K: tl.constexpr, K_PAD: tl.constexpr, BLOCK_D: tl.constexpr,
+    PDL: tl.constexpr, SCORING: tl.constexpr, RENORMALISE: tl.constexpr, TOP_K: tl.constexpr, K_PAD: tl.constexpr,
+    BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """A token's experts from the table, and only their scores: one program per token."""
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     token = tl.program_id(0).to(tl.int64)
     slot = tl.arange(0, K_PAD)
     entry = tl.load(token_ids_ptr + token)

@@ -40,7 +40,7 @@ def _negative(inputs: Inputs, shape: tuple[int, int, float]) -> Arguments:
 
 
 def check_route(arguments: Arguments) -> None:
-    """The choice is a best one in float64, up to the last places of float32, and the weights are those of the choice."""
+    """The choice is a best one in float64, up to the last places of float32; the weights are its own."""
     a = arguments
     if not a["x"].shape[0]:
         return
@@ -62,7 +62,7 @@ def check_route(arguments: Arguments) -> None:
     w = scores.gather(1, chosen)
     if a["renormalise"]:
         w = w / (w.sum(1, keepdim=True) + 1e-20)
-    off = float(((a["weights"].double() - w * a["scale"]).norm() / (w * a["scale"]).norm()))
+    off = float((a["weights"].double() - w * a["scale"]).norm() / (w * a["scale"]).norm())
     assert off < 1e-5, f"weights are off by {off:.2e}"
 
 

@@ -6,7 +6,7 @@ import torch
 import triton
 
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
-from dsv4_kernels.launch import launch
+from dsv4_kernels.launch import launch, overlaps
 from dsv4_kernels.moe_route._kernel import _hash_route_kernel, _route_kernel
 from dsv4_kernels.moe_route._launch import HASH_ROUTE, HASH_TOKENS, ROUTE
 from dsv4_kernels.target import target_of
@@ -54,6 +54,7 @@ def moe_route(
     }  # fmt: skip
     choice = {
         "SCORING": scoring, "RENORMALISE": renormalise, "TOP_K": top_k, "K_PAD": triton.next_power_of_2(top_k),
+        "PDL": overlaps(x),
     }  # fmt: skip
     if table is not None and scoring != "softmax" and tokens <= HASH_TOKENS:
         launch(_hash_route_kernel, (tokens,), shared, choice, HASH_ROUTE.choose(target, tokens=tokens))
@@ -69,7 +70,8 @@ def moe_route(
         (triton.cdiv(padded, chosen["BLOCK_E"]), tiles, chosen["SPLITS"]),
         {**shared, "bias_ptr": bias, "partial_ptr": partial, "counter_ptr": counters,
          "n_tokens": tokens, "n_experts": n_experts},
-        {**choice, "HAS_BIAS": bias is not None, "HAS_TABLE": table is not None, "E_PAD": padded, "CHOOSE_T": min(4, chosen["BLOCK_T"]),
+        {**choice, "HAS_BIAS": bias is not None, "HAS_TABLE": table is not None, "E_PAD": padded,
+         "CHOOSE_T": min(4, chosen["BLOCK_T"]),
          "SPLIT_D": triton.cdiv(triton.cdiv(d, chosen["SPLITS"]), step) * step},
         chosen,
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dsv4_kernels.jit import arrives_last, ordered_key, uniform_of
+from dsv4_kernels.jit import arrives_last, ordered_key, uniforms_of
 
 WAYS = tl.constexpr(32)
 MASS_ONE = tl.constexpr(4294967296.0)
@@ -15,9 +15,12 @@ MASS_ONE = tl.constexpr(4294967296.0)
 def _choose_kernel(
     logits_ptr, temperature_ptr, floor_ptr, seed_ptr, index_ptr, best_ptr, at_ptr, counter_ptr, out_ptr,
     vocab, logits_stride, parts,
-    FILTERED: tl.constexpr, PARTS_PAD: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr, FILTERED: tl.constexpr, PARTS_PAD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The best token of row ``program 1``; part ``program 0`` looks at ``BLOCK`` of them."""
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     row, part = tl.program_id(1), tl.program_id(0)
     token = part * BLOCK + tl.arange(0, BLOCK)
     mask = token < vocab
@@ -25,8 +28,8 @@ def _choose_kernel(
     temperature = tl.load(temperature_ptr + row)
     ranked = x
     if temperature != 0.0:
-        u = uniform_of(tl.load(seed_ptr + row), token, tl.load(index_ptr + row), 0)
-        ranked = x / temperature - tl.log(-tl.log(u))
+        u = uniforms_of(tl.load(seed_ptr + row), part * BLOCK, tl.load(index_ptr + row), 0, BLOCK)
+        ranked = tl.div_rn(x, temperature) - tl.log(-tl.log(u))
         if FILTERED:
             ranked = tl.where(ordered_key(x) >= tl.load(floor_ptr + row), ranked, float("-inf"))
     ranked = tl.where(x == float("-inf"), float("-inf"), ranked)

@@ -6,7 +6,7 @@ import torch
 import triton
 
 from dsv4_kernels.checks import require_dtype, require_shape, require_unit_stride
-from dsv4_kernels.launch import launch
+from dsv4_kernels.launch import launch, overlaps
 from dsv4_kernels.sample._kernel import _choose_kernel, _largest_kernel, _narrow_kernel
 from dsv4_kernels.sample._launch import NARROW, SAMPLE
 from dsv4_kernels.target import target_of
@@ -49,7 +49,7 @@ def sample(
             "at_ptr": workspace("sample_at", (rows, parts), torch.int32, device), "counter_ptr": counters,
             "out_ptr": out, "vocab": vocab, "logits_stride": logits.stride(0), "parts": parts,
         },
-        {"FILTERED": filtered, "PARTS_PAD": triton.next_power_of_2(parts)},
+        {"PDL": overlaps(logits), "FILTERED": filtered, "PARTS_PAD": triton.next_power_of_2(parts)},
         chosen,
     )  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dsv4_kernels.jit import arrives_last, uniform_of
+from dsv4_kernels.jit import arrives_last, uniform_of, uniforms_of
 
 NEGATIVE = tl.constexpr(-3.0e38)
 
@@ -15,7 +15,7 @@ def _parts_kernel(
     logits_ptr, temperature_ptr, top_ptr, sum_ptr, at_ptr, vocab, k, logits_stride_s, logits_stride_k, parts,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Maximum, its token, and the sum of ``exp((x - max) / temperature)`` of part ``program 0`` of row ``program 1``."""
+    """Maximum, its token, and the sum of ``exp((x - max) / temperature)`` of a part (program 0) of a row."""
     row, part = tl.program_id(1), tl.program_id(0)
     s, i = row // k, row % k
     token = part * BLOCK + tl.arange(0, BLOCK)
@@ -51,7 +51,7 @@ def _verify_kernel(
     draft_stride, probs_stride_s, probs_stride_k, tokens_stride, parts, race_parts,
     HAS_PROBS: tl.constexpr, PARTS_PAD: tl.constexpr, RACE_PAD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Acceptance of request ``program 1``, which every part works out for itself, and part ``program 0`` of the race."""
+    """Acceptance of a request, which every part works out for itself, and one part (program 0) of the race."""
     s, part = tl.program_id(1), tl.program_id(0)
     temperature = tl.load(temperature_ptr + s)
     greedy = temperature == 0.0
@@ -68,7 +68,7 @@ def _verify_kernel(
         q = 1.0
         if HAS_PROBS:
             q = tl.load(probs_ptr + s.to(tl.int64) * probs_stride_s + i * probs_stride_k + token)
-        u = uniform_of(seed, (s * 0).to(tl.int64), number + i, 1)
+        u = uniform_of(seed, number + i, 1)
         holds = tl.where(greedy, best.to(tl.int64) == token, u * q < p)
         going = going * holds.to(tl.int32)
         count += going
@@ -85,7 +85,7 @@ def _verify_kernel(
     else:
         refused = tl.load(draft_ptr + s * draft_stride + count, mask=rejected, other=-1)
         weight = tl.where(token == refused, 0.0, weight)
-    u = uniform_of(seed, token, number + count, 2)
+    u = uniforms_of(seed, part * BLOCK, number + count, 2, BLOCK)
     lap = tl.where(weight > 0.0, tl.log(weight) - tl.log(-tl.log(u)), float("-inf"))
     best, at = tl.max(lap, axis=0, return_indices=True)
     tl.store(best_ptr + s * race_parts + part, best)

@@ -1,0 +1,58 @@
+"""Which backend serves a device: the one asked for, or the best that the machine has."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from functools import cache
+from typing import Any
+
+import torch
+
+from dsv4lab.errors import UnavailableError, UsageError
+
+BACKENDS = ("torch", "triton", "aiter")
+
+_log = logging.getLogger(__name__)
+
+
+def backend_ops(device: str, name: str | None = None) -> Any:
+    """The ops of backend ``name`` for ``device`` (``cpu`` or ``cuda``, as torch calls AMD GPUs too).
+
+    ``None``: torch on the CPU; on a GPU aiter where it is importable on ROCm, else Triton. The choice is logged once.
+    An explicit name is never replaced by another: :class:`UnavailableError` says what is missing,
+    :class:`UsageError` lists the names.
+    """
+    return _ops(device, name)
+
+
+@cache
+def _ops(device: str, name: str | None) -> Any:
+    chosen = name or default_backend(device)
+    if chosen not in BACKENDS:
+        raise UsageError(f"backend {chosen!r} is not one of {', '.join(BACKENDS)}")
+    if (chosen == "torch") != (device == "cpu"):
+        takes = "torch" if device == "cpu" else "triton or aiter"
+        raise UnavailableError(f"backend {chosen} does not serve device {device}: it takes {takes}")
+    _log.info("backend %s for device %s (%s)", chosen, device, "asked for" if name else "chosen by capability")
+    if chosen == "torch":
+        from dsv4lab.backends.torch_ops import TORCH_OPS
+
+        return TORCH_OPS
+    if not torch.cuda.is_available():
+        raise UnavailableError(f"backend {chosen} takes a GPU, and torch sees none")
+    if chosen == "triton":
+        from dsv4lab.backends.triton_ops import triton_ops
+
+        return triton_ops()
+    from dsv4lab.backends.aiter.ops import aiter_ops
+
+    return aiter_ops()
+
+
+def default_backend(device: str) -> str:
+    """The backend that :func:`backend_ops` takes where none is named."""
+    if device == "cpu":
+        return "torch"
+    on_rocm = torch.version.hip is not None
+    return "aiter" if on_rocm and importlib.util.find_spec("aiter") is not None else "triton"

@@ -1,0 +1,125 @@
+"""The GPU backend: the Triton kernels of ``dsv4_kernels``; plain matrix products are the vendor library's, by torch."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from dsv4_kernels.hadamard import hadamard
+from dsv4_kernels.rope import rope_table
+
+from dsv4lab.backends.base import Ops, Tensor
+from dsv4lab.errors import UnavailableError, UsageError
+
+KERNELS = {
+    "rms_norm": "norm_quant.triton_op:rms_norm",
+    "mhc_pre": "mhc_pre_post.triton_op:mhc_pre",
+    "mhc_post": "mhc_pre_post.triton_op:mhc_post",
+    "mhc_head": "mhc_pre_post.triton_op:mhc_head",
+    "q_norm_rope": "qk_norm_rope_store.triton_op:q_norm_rope",
+    "kv_norm_rope": "qk_norm_rope_store.triton_op:kv_norm_rope",
+    "kv_norm_rope_store": "qk_norm_rope_store.triton_op:kv_norm_rope_store",
+    "ring_store": "ring_store.triton_op:ring_store",
+    "rotate": "inverse_rope.triton_op:rotate",
+    "compress": "compress.triton_op:compress",
+    "index_score": "index_score.triton_op:index_score",
+    "index_topk": "index_topk.triton_op:index_topk",
+    "csa_stream": "index_streams.triton_op:csa_stream",
+    "sparse_decode": "sparse_decode.triton_op:sparse_decode",
+    "sparse_prefill": "sparse_prefill.triton_op:sparse_prefill",
+    "moe_route": "moe_route.triton_op:moe_route",
+    "moe_gemm": "moe_gemm.triton_op:moe_gemm",
+    "swiglu": "swiglu.triton_op:swiglu_rows",
+}
+"""Op to the wrapper that implements it, below ``dsv4_kernels``."""
+
+
+@cache
+def kernel(op: str) -> Callable[..., Any]:
+    """The Triton kernel of ``op``; imports Triton.
+
+    Raises :class:`UsageError`, listing what exists, where there is none, and :class:`UnavailableError` without Triton.
+    """
+    if op not in KERNELS:
+        raise UsageError(f"there is no Triton kernel for op {op!r}; there are {', '.join(sorted(KERNELS))}")
+    if importlib.util.find_spec("triton") is None:
+        raise UnavailableError("triton is not installed: pip install 'dsv4lab[triton]', or take the torch backend")
+    module, _, name = KERNELS[op].partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(f"dsv4_kernels.{module}"), name)
+    return found
+
+
+class TritonOps:
+    """See :class:`dsv4lab.backends.base.Ops`. Tensors live on one CUDA or ROCm device."""
+
+    def __init__(self) -> None:
+        for op in KERNELS:
+            kernel(op)
+        self.rms_norm: Callable[..., None] = kernel("rms_norm")
+        self.mhc_pre: Callable[..., None] = kernel("mhc_pre")
+        self.mhc_post: Callable[..., None] = kernel("mhc_post")
+        self.mhc_head: Callable[..., None] = kernel("mhc_head")
+        self.ring_store: Callable[..., None] = kernel("ring_store")
+        self.compress: Callable[..., None] = kernel("compress")
+        self.index_score: Callable[..., Tensor] = kernel("index_score")
+        self.index_topk: Callable[..., None] = kernel("index_topk")
+        self.csa_stream: Callable[..., None] = kernel("csa_stream")
+        self.sparse_decode: Callable[..., None] = kernel("sparse_decode")
+        self.sparse_prefill: Callable[..., None] = kernel("sparse_prefill")
+        self.moe_route: Callable[..., None] = kernel("moe_route")
+        self.moe_gemm: Callable[..., None] = kernel("moe_gemm")
+
+    def linear(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
+        """See :meth:`Ops.linear`."""
+        torch.mm(x.to(weight.dtype), weight.t(), out=out)
+
+    def grouped_linear(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
+        """See :meth:`Ops.grouped_linear`."""
+        out.copy_(torch.bmm(x.transpose(0, 1), weight.transpose(1, 2)).transpose(0, 1))
+
+    def rope_table(self, positions: Tensor, frequencies: Tensor, out: Tensor) -> None:
+        """See :meth:`Ops.rope_table`."""
+        out[:, 0], out[:, 1] = rope_table(positions, frequencies)
+
+    def q_norm_rope(self, q: Tensor, rope: Tensor, eps: float) -> None:
+        """See :meth:`Ops.q_norm_rope`."""
+        kernel("q_norm_rope")(q, rope[:, 0], rope[:, 1], eps)
+
+    def kv_norm_rope(self, kv: Tensor, weight: Tensor, rope: Tensor, eps: float, out: Tensor) -> None:
+        """See :meth:`Ops.kv_norm_rope`."""
+        kernel("kv_norm_rope")(kv, weight, rope[:, 0], rope[:, 1], eps, out)
+
+    def kv_norm_rope_store(
+        self, kv: Tensor, weight: Tensor, rope: Tensor, eps: float, pool: Tensor, rows: Tensor
+    ) -> None:
+        """See :meth:`Ops.kv_norm_rope_store`."""
+        kernel("kv_norm_rope_store")(kv, weight, rope[:, 0], rope[:, 1], eps, pool, rows)
+
+    def rotate(self, x: Tensor, rope: Tensor, *, inverse: bool = False) -> None:
+        """See :meth:`Ops.rotate`."""
+        kernel("rotate")(x, rope[:, 0], rope[:, 1], inverse=inverse)
+
+    def hadamard(self, x: Tensor) -> None:
+        """See :meth:`Ops.hadamard`."""
+        x.copy_(hadamard(x))
+
+    def mlp(self, x: Tensor, w13: Tensor, w2: Tensor, limit: float, out: Tensor) -> None:
+        """See :meth:`Ops.mlp`."""
+        h = torch.mm(x, w13.t())
+        a = torch.empty(x.shape[0], w2.shape[1], dtype=x.dtype, device=x.device)
+        kernel("swiglu")(h, limit, a)
+        torch.mm(a, w2.t(), out=out)
+
+
+def _checked(ops: Ops) -> Ops:
+    return ops
+
+
+@cache
+def triton_ops() -> Any:
+    """The one instance. Raises :class:`UnavailableError` without Triton."""
+    return _checked(TritonOps())
