@@ -1,4 +1,4 @@
-"""Trace events as msgspec reads them: only what the timeline needs, numbers and names kept as text."""
+"""Trace events as msgspec reads them: only what the timeline needs, numbers kept as text."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Event(msgspec.Struct, gc=False):
 
     ph: str | None = None
     cat: str | None = None
-    name: msgspec.Raw = RAW_NONE
+    name: str = ""
     ts: msgspec.Raw = RAW_NONE
     dur: msgspec.Raw = RAW_NONE
     args: OwnArgs | None = None
@@ -81,7 +81,7 @@ class Event(msgspec.Struct, gc=False):
 
 class _Row(msgspec.Struct, gc=False):
     ph: str | None = None
-    name: msgspec.Raw = RAW_NONE
+    name: str = ""
     ts: msgspec.Raw = RAW_NONE
     dur: msgspec.Raw = RAW_NONE
     args: Args | None = None
@@ -89,7 +89,7 @@ class _Row(msgspec.Struct, gc=False):
 
 class _OwnRow(msgspec.Struct, gc=False):
     ph: str | None = None
-    name: msgspec.Raw = RAW_NONE
+    name: str = ""
     ts: msgspec.Raw = RAW_NONE
     dur: msgspec.Raw = RAW_NONE
     args: OwnArgs | None = None
@@ -97,7 +97,7 @@ class _OwnRow(msgspec.Struct, gc=False):
 
 class _Operator(msgspec.Struct, gc=False):
     ph: str | None = None
-    name: msgspec.Raw = RAW_NONE
+    name: str = ""
     args: Args | None = None
 
 
@@ -190,10 +190,16 @@ def _from_untyped(text: bytes) -> Event:
     def plain(key: str) -> Any:
         return msgspec.json.decode(fields[key]) if key in fields else None
 
-    ph, cat, args = plain("ph"), plain("cat"), plain("args")
+    ph, cat, name, args = plain("ph"), plain("cat"), plain("name"), plain("args")
     kept = OwnArgs(**{k: _as_id(args.get(n)) for k, n in _ARG_NAMES}) if isinstance(args, dict) else None
-    raw = {key: fields.get(key, RAW_NONE) for key in ("name", "ts", "dur")}
-    return Event(ph if isinstance(ph, str) else None, cat if isinstance(cat, str) else None, args=kept, **raw)
+    return Event(
+        ph=ph if isinstance(ph, str) else None,
+        cat=cat if isinstance(cat, str) else None,
+        name=name if isinstance(name, str) else "" if name is None else str(name),
+        ts=fields.get("ts", RAW_NONE),
+        dur=fields.get("dur", RAW_NONE),
+        args=kept,
+    )
 
 
 def _as_id(value: Any) -> IdValue:

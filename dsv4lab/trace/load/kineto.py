@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,18 +27,6 @@ from dsv4lab.trace.load.own import OWN_KEY, own_labels, remap
 from dsv4lab.trace.load.pieces import EventReader
 from dsv4lab.trace.load.report import LoadReport
 from dsv4lab.trace.load.source import Source, read_ahead
-
-
-def decode_name(raw: bytes, report: LoadReport) -> str:
-    """The text of a JSON string literal, invalid bytes replaced."""
-    if not raw:
-        return ""
-    try:
-        value = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        report.repairs["invalid utf-8"] += 1
-        value = raw.strip(b'"').decode("utf-8", "replace")
-    return value if isinstance(value, str) else str(value)
 
 
 def read_kineto(path: Path, progress: Callable[[int], None] | None = None) -> tuple[Timeline, LoadReport]:
@@ -103,11 +90,10 @@ def _finished(
 def _timeline(path: Path, header: dict[str, Any], rows: KinetoRows, report: LoadReport) -> Timeline:
     columns = rows.columns()
     external, op_name, _ = rows.ops()
-    raw_names, (columns["name"], op_name) = by_appearance(rows.names.keys, columns["name"], op_name)
+    names, (columns["name"], op_name) = by_appearance(rows.names.keys, columns["name"], op_name)
     keys = {}
     for column, found in (("stream", rows.streams), ("queue", rows.queues), ("device", rows.devices)):
         keys[column], (columns[column],) = by_appearance(found.keys, columns[column])
-    names = [decode_name(raw, report) for raw in raw_names]
     host = np.unique(columns["name"][columns["kind"] == int(Kind.HOST)])
     platform = platform_of(header, [names[i] for i in host[:64] if i != UNKNOWN])
     rank, world = rank_of(header, path)

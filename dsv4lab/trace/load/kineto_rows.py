@@ -130,7 +130,7 @@ class KinetoRows:
         self.parts[column].append(values)
 
     def _names(self, rows: list[Any]) -> NDArray[np.int32]:
-        return np.array(self.names.column(map(bytes, map(_NAME, rows))), np.int32)
+        return np.array(self.names.column(map(_NAME, rows)), np.int32)
 
     def _lanes(self, labels: Labels, values: Sequence[IdValue]) -> NDArray[np.int32]:
         return np.array(labels.column(self._keys(values)), np.int32)

@@ -73,7 +73,7 @@ def store(out: Path, rows: KinetoRows, report: LoadReport) -> None:
     """Write what the helper found."""
     columns = rows.raw_columns()
     facts = {
-        "names": [raw.decode("latin-1") for raw in rows.names.keys],
+        "names": rows.names.keys,
         **{name: getattr(rows, name).keys for name in _LABELS},
         "report": report.to_json(),
     }
@@ -91,7 +91,7 @@ def merge(rows: KinetoRows, report: LoadReport, other: dict[str, Any]) -> None:
     report.lost_events += found.lost_events
     report.repairs += found.repairs
     report.findings += found.findings
-    names = _table(rows.names.column(text.encode("latin-1") for text in facts["names"]))
+    names = _table(rows.names.column(facts["names"]))
     columns = {name: other[f"column {name}"] for name in COLUMN_TYPES}
     columns["name"] = names[columns["name"]]
     for label, column in zip(_LABELS, ("stream", "queue", "device"), strict=True):
