@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 from dsv4lab.viz import theme as themes
 
 BOTTOM = 44
+_FIRST_LINE = 24
 _ONE_LINE, _TWO_LINES, _LEGEND, _PANEL = 44, 52, 26, 24
 _SMALL = f"<br><span style='font-size:12px;color:{themes.QUIET}'>{{}}</span>"
 
@@ -62,7 +63,7 @@ class Sheet:
         height = self.head.pixels + body + BOTTOM
         second = _SMALL.format(self.head.subtitle) if self.head.subtitle else ""
         self.layout |= {
-            "title": {"text": f"<b>{self.head.title}</b>{second}"},
+            "title": {"text": f"<b>{self.head.title}</b>{second}", "y": 1 - _FIRST_LINE / height},
             "height": height,
             "margin": {"t": self.head.pixels, "b": BOTTOM},
             "showlegend": self.head.legend,

@@ -122,9 +122,7 @@ def template(theme: str) -> go.layout.Template:
             "xref": "paper",
             "xanchor": "left",
             "yref": "container",
-            "y": 1.0,
-            "yanchor": "top",
-            "pad": {"t": 12},
+            "yanchor": "bottom",  # the one anchor that keeps the first line in place however many follow
         },
         "paper_bgcolor": _PAPER[theme],
         "plot_bgcolor": _PAPER[theme],

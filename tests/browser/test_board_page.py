@@ -62,6 +62,7 @@ function finish() {
     said,
     bars: plot.data.map((trace) => Array.from(trace.x ?? [])),
     width: plot.clientWidth,
+    top: plot.querySelector(".gtitle").getBoundingClientRect().top - plot.getBoundingClientRect().top,
     height: plot.layout.height,
     paper: plot._fullLayout.paper_bgcolor,
     title: plot.querySelector(".gtitle").textContent,
@@ -128,6 +129,7 @@ def test_sheets_and_patches_arrive_on_the_page(
     assert found["said"] == ["hello", "need-plotly", "drawn", "drawn", "drawn"]
     assert found["bars"][0] == pytest.approx([3.0, 0.06])
     assert found["bars"][2] == pytest.approx([1.0, 3.9])
+    assert 6 < found["top"] < 14
     assert found["width"] > 600
     assert found["height"] == sheets[-1].layout["height"]
     assert found["paper"] == paper
