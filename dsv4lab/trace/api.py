@@ -34,6 +34,14 @@ class Trace(Timeline):
         where = self.path.name if self.path is not None else "timeline"
         return f"<Trace {where}: {len(self)} rows, {len(self.streams)} streams, {len(self.queues)} queues>"
 
+    def streams_table(self, main: str | None = None) -> Table:
+        """The streams of :meth:`stream_busy` as a tidy table."""
+        return Table.of(self.stream_busy(main).streams, "streams")
+
+    def queues_table(self) -> Table:
+        """The hardware queues of :meth:`stream_busy` as a tidy table."""
+        return Table.of(self.stream_busy().queues, "queues")
+
     def steps(self, main: str | None = None) -> Table:
         """Busy figures of every step: see :func:`dsv4lab.trace.analyse.steps.step_times`."""
         from dsv4lab.trace.analyse.steps import step_times

@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dsv4lab.errors import UsageError
 from dsv4lab.timeline.timeline import Timeline
 from dsv4lab.trace.analyse.categories import CATEGORIES, base_name, category, category_ids
 from dsv4lab.trace.analyse.idle import CAUSES, idle_gaps
 from dsv4lab.trace.analyse.steps import StepTime, find_steps, step_times
 from dsv4lab.trace.parts import Part, cut
+from dsv4lab.trace.table import Table
 
+TABLES = ("waterfall", "steps", "work", "moved", "slower", "unmatched", "sides")
 ON_MAIN, ON_SIDE = 0.1, 0.9
 SLOWER = 1.02
 
@@ -109,6 +112,16 @@ class Comparison:
     def slower(self) -> tuple[WorkPair, ...]:
         """Work that takes longer per row in B although it did not move: what contention costs, largest first."""
         return tuple(sorted((w for w in self.work if w.contention_ns > 0), key=lambda w: -w.contention_ns))
+
+    def table(self, what: str = "waterfall") -> Table:
+        """``waterfall``, ``steps``, ``work``, ``moved``, ``slower``, ``unmatched`` or ``sides`` as a tidy table.
+
+        Raises ``UsageError`` for another name.
+        """
+        if what not in TABLES:
+            raise UsageError(f"no table {what!r} in a comparison: it has {', '.join(TABLES)}")
+        records = (self.a, self.b) if what == "sides" else getattr(self, what)
+        return Table.of(records, f"{self.a.label} against {self.b.label}: {what}")
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""

@@ -303,6 +303,8 @@ def test_tables_are_tidy_and_escape_what_they_show() -> None:
     frame = table.to_pandas() if pytest.importorskip("pandas") else None
     assert list(frame["key"]) == table.column("key")
     assert len(trace.gaps()) == 1
+    assert trace.streams_table().column("stream") == ["main", "side0"]
+    assert len(trace.queues_table()) == 0
     assert trace.fork().verdict == "serialised"
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsv4lab.errors import UsageError
 from dsv4lab.timeline.timeline import Timeline
 from dsv4lab.trace.api import load_trace
 from dsv4lab.trace.compare import Comparison, compare
@@ -77,6 +78,11 @@ def test_overlap_moves_work_and_its_gain_is_where_it_should_be() -> None:
     assert [w.name for w in found.moved] == ["compressor.gemm"]
     assert [(w.name, w.contention_ns) for w in found.slower] == [("gemm", 10)]
     assert found.unmatched == ()
+    assert sum(found.table().column("delta_ns")) == -30
+    assert found.table("sides").column("label") == ["off", "hip"]
+    assert found.table("moved").column("name") == ["compressor.gemm"]
+    with pytest.raises(UsageError, match="waterfall, steps, work"):
+        found.table("colors")
 
 
 def test_steps_are_paired_by_order_within_their_mode_and_the_rest_is_left_out() -> None:

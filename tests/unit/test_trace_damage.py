@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import random
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from dsv4lab.errors import TraceError
 from dsv4lab.trace.api import load_trace
+from dsv4lab.trace.export import export_kineto
 from tools.gen_trace import Generator
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,3 +128,36 @@ def test_deep_nesting_is_no_stack_overflow(tmp_path: Path) -> None:
     trace = load_trace(path)
     assert trace.report is not None
     assert trace.report.rows >= 1
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"dsv4lab": {"names": [1], "streams": {}, "queues": None}},
+        {"dsv4lab": {"names": [], "streams": [], "queues": [], "main_stream": 7, "devices": "abc", "step_modes": [1]}},
+        {"dsv4lab": {"names": ["k"], "streams": ["s"], "queues": ["q"], "platform": {"a": 1}}},
+        {"dsv4lab": 5, "deviceProperties": [1, {"name": None}, None], "distributedInfo": [1]},
+        {"distributedInfo": {"rank": -5, "world_size": "x"}, "baseTimeNanoseconds": 1e30},
+        {"distributedInfo": {"rank": 10**15}, "deviceProperties": {"a": 1}, "schemaVersion": "x" * 1000},
+        {"deviceProperties": [{"name": "\x1b[31m<script>", "warpSize": "64"}]},
+    ],
+)
+def test_a_header_of_odd_types_is_no_crash(tmp_path: Path, header: dict[str, object]) -> None:
+    path = tmp_path / "t.pt.trace.json"
+    args = {"stream": 0, "hsa_queue": 9, "op": 5, "step": 2**40, "layer": -7, "rank": "x", "at": 3, "queued_ns": 1.5}
+    rows = [
+        {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 0, "ts": 1, "dur": 2, "args": args},
+        {"ph": "X", "cat": "kernel", "name": 5, "pid": 0, "tid": 0, "ts": 4, "dur": 2, "args": {"stream": True}},
+        {"ph": "X", "cat": "kernel", "name": None, "pid": 0, "tid": 0, "ts": 8, "dur": 2, "args": [1]},
+        {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#" + "9" * 30, "ts": 0, "dur": 20, "args": {}},
+    ]
+    path.write_text(json.dumps({**header, "traceEvents": rows}))
+    trace = load_trace(path)
+    trace.check()
+    assert trace.report is not None
+    assert (trace.report.rows, trace.report.lost_events) == (3, 0)
+    assert trace.stream_busy().union_busy_ns == 6000
+    for table in (trace.steps(), trace.ops(), trace.ops("layer"), trace.categories(), trace.idle(), trace.graphs()):
+        table.to_json()
+    assert trace.compare(trace).a.wall_ns == 9000
+    assert load_trace(export_kineto(trace, tmp_path / "again.json")).stream_busy().union_busy_ns == 6000

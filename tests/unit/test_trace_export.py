@@ -159,3 +159,11 @@ def test_tensorboard_s_plugin_sees_the_same_gpu_in_a_real_trace_and_in_our_copy(
     if first.steps_names != ["0"]:
         assert first.steps_names == second.steps_names
         assert first.gpu_metrics_parser.gpu_utilization == pytest.approx(second.gpu_metrics_parser.gpu_utilization)
+
+
+@pytest.mark.parametrize("name", ["own", *sorted(p.name for p in (ROOT / "traces").glob("rocm*.pt.trace.json.gz"))])
+def test_torch_s_own_validator_has_no_complaint(tmp_path: Path, name: str) -> None:
+    validator = pytest.importorskip("torch.profiler._trace_validator", reason="this torch has no trace validator")
+    line = cpu_run() if name == "own" else load_trace(ROOT / "traces" / name)
+    good, complaints = validator.validate_trace(str(export_kineto(line, tmp_path / "run.json.gz")))
+    assert good, complaints
