@@ -1,6 +1,6 @@
 """The grid of sparse attention on this GPU: every candidate kernel and split count, gate first, one JSON line each.
 
-    python kernels/bench/attention.py --out FILE [--what gate,decode,prefill] [--quick] [--seconds 200]
+    python kernels/bench/attention.py --out FILE [--what gate,default,decode,prefill] [--quick] [--seconds 200]
 
 Decode: heads 16, 64, 128; tokens 1 to 128; 192 to 4096 rows of a 400,000-row pool, as the recorded peers were timed.
 Each line is one candidate (``kernel``, ``config``, ``splits``); a candidate whose gate is red is not timed.
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import torch
 from dsv4_kernels.launch import PDL, Config, config, pinned
 from dsv4_kernels.registry import Case, spec
-from dsv4_kernels.sparse_decode.cases import decode_arguments
+from dsv4_kernels.sparse_decode.cases import decode_arguments, two_pools
 from dsv4_kernels.sparse_prefill.cases import prefill_arguments
 from dsv4_kernels.testing.inputs import Inputs
 from dsv4_kernels.testing.timer import time_call
@@ -137,6 +137,26 @@ def decode_rows(seconds: float, verdicts: dict[str, str], quick: bool, among: li
                 }  # fmt: skip
 
 
+def default_rows(seconds: float, among: list[int]) -> Iterator[dict[str, Any]]:
+    """What callers get, on a bf16 and on an fp8 pool: no pins, the splits that follow from the shapes."""
+    end = time.monotonic() + seconds
+    pools = {"sparse_decode": {"pool": Inputs("cuda", 0).normal(POOL_ROWS, 512)}}
+    pools["sparse_decode_fp8"] = two_pools(Inputs("cuda", 0), POOL_ROWS, 512)
+    for heads, tokens, length in [(h, t, n) for h in among for t in TOKENS for n in LENGTHS]:
+        for name, pool in pools.items():
+            if time.monotonic() > end:
+                return
+            arguments = decode_arguments(
+                Inputs("cuda", 1), heads, (length,) * tokens, rows=POOL_ROWS, pool=pools["sparse_decode"]["pool"]
+            )
+            arguments |= pool
+            cost = spec(name).cost(arguments)
+            yield {
+                "kernel": name, "variant": "default", "heads": heads, "tokens": tokens, "length": length,
+                **timed(spec(name).wrapper(), arguments, {}), "bytes": cost.bytes, "flops": cost.flops,
+            }  # fmt: skip
+
+
 def timed(call: Callable[..., Any], arguments: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
     """Median and percentiles of a graph of 20 calls on one set of arguments, as the peers were timed."""
     timing = time_call(lambda **kw: call(**kw, **extra), arguments, ONE_COPY, replays=15, budget_ms=60.0)
@@ -188,6 +208,8 @@ def main() -> int:
     print(json.dumps(machine), flush=True)
     with args.out.open("a", encoding="utf-8") as lines:
         rows = []
+        if "default" in what:
+            rows.append(default_rows(args.seconds, among))
         if "decode" in what:
             rows.append(decode_rows(args.seconds, verdicts["sparse_decode"], args.quick, among))
         if "prefill" in what:

@@ -229,3 +229,137 @@ def hopper_attention_kernel(
         [4, 4],
         [216, 72],
     )  # fmt: skip
+
+
+TILE = gl.constexpr(64)
+NOPE = gl.constexpr(448)
+
+
+@gluon.jit
+def _codes(base, ok, tile: gl.constexpr):
+    """Codes ``[KEYS, TILE]`` and scales ``[KEYS]`` of one tile; zeros where a row is missing."""
+    bytes_: gl.constexpr = gl.BlockedLayout([1, 16], [8, 4], [4, 1], [1, 0])
+    d = gl.arange(0, TILE, layout=gl.SliceLayout(0, bytes_))
+    code = gl.load(base[:, None] + tile * TILE + d[None, :], mask=ok[:, None] & (d >= 0)[None, :], other=0)
+    return code, gl.load(base + NOPE + 2 * tile, mask=ok, other=127)
+
+
+@gluon.jit
+def _put(code, exponent, kv, tile: gl.constexpr):
+    """Decode one tile into the stage."""
+    scale = (exponent.to(gl.int32) << 23).to(gl.float32, bitcast=True)
+    value = code.to(gl.float8e4nv, bitcast=True).to(gl.float32) * scale[:, None]
+    kv.slice(tile * TILE, TILE, dim=1).store(value.to(kv.dtype))
+
+
+@gluon.jit
+def _fp8_producer(
+    q_ptr, pool_ptr, rope_ptr, indices, indptr, n_items, splits, q_stride_t, q_stride_h, pool_stride, rope_stride,
+    q_smem, kv_smem, q_full, q_empty, full, empty, H: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    bytes_: gl.constexpr = gl.BlockedLayout([1, 16], [8, 4], [4, 1], [1, 0])
+    copy: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    d = gl.arange(0, DIM, layout=gl.SliceLayout(0, copy))
+    rope_d = gl.arange(0, TILE, layout=gl.SliceLayout(0, copy))
+    r = gl.arange(0, KEYS, layout=gl.SliceLayout(1, copy))
+    key = gl.arange(0, KEYS, layout=gl.SliceLayout(1, bytes_))
+    count = 0
+    q_count = 0
+    for item in range(gl.program_id(0), n_items, gl.num_programs(0)):
+        token, _, head, begin, _, _, first, last, stages = _item(item, splits, indptr, indptr, H, False)
+        if stages > 0:
+            mbarrier.wait(q_empty, (q_count & 1) ^ 1)
+            q_row = q_ptr + token.to(gl.int64) * q_stride_t + (head + r) * q_stride_h
+            async_copy.async_copy_global_to_shared(
+                q_smem.index(0), q_row[:, None] + d[None, :], mask=(head + r < H)[:, None] & (d >= 0)[None, :]
+            )
+            async_copy.mbarrier_arrive(q_full, increment_count=False)
+            q_count += 1
+            for j in range(stages):
+                at = first + j * KEYS
+                row = gl.load(indices + begin + at + key, mask=at + key < last, other=-1)
+                ok = row >= 0
+                base = pool_ptr + gl.where(ok, row, 0).to(gl.int64) * pool_stride
+                c0, e0 = _codes(base, ok, 0)
+                c1, e1 = _codes(base, ok, 1)
+                c2, e2 = _codes(base, ok, 2)
+                c3, e3 = _codes(base, ok, 3)
+                c4, e4 = _codes(base, ok, 4)
+                c5, e5 = _codes(base, ok, 5)
+                c6, e6 = _codes(base, ok, 6)
+                own = gl.load(indices + begin + at + r, mask=at + r < last, other=-1)
+                rope_row = rope_ptr + gl.where(own >= 0, own, 0).to(gl.int64) * rope_stride
+                stage = count % STAGES
+                kv = kv_smem.index(stage)
+                mbarrier.wait(empty.index(stage), (count // STAGES & 1) ^ 1)
+                async_copy.async_copy_global_to_shared(
+                    kv.slice(NOPE, TILE, dim=1), rope_row[:, None] + rope_d[None, :],
+                    mask=(own >= 0)[:, None] & (rope_d >= 0)[None, :],
+                )  # fmt: skip
+                async_copy.mbarrier_arrive(full.index(stage), increment_count=False)
+                _put(c0, e0, kv, 0)
+                _put(c1, e1, kv, 1)
+                _put(c2, e2, kv, 2)
+                _put(c3, e3, kv, 3)
+                _put(c4, e4, kv, 4)
+                _put(c5, e5, kv, 5)
+                _put(c6, e6, kv, 6)
+                fence_async_shared()
+                mbarrier.arrive(full.index(stage), count=1)
+                count += 1
+
+
+@gluon.jit(do_not_specialize=["n_items", "splits"])
+def hopper_fp8_kernel(
+    q_ptr, pool_ptr, rope_ptr, indices, indptr, sink_ptr, out_ptr, acc_ptr, stats_ptr, n_items, splits, scale,
+    q_stride_t, q_stride_h, pool_stride, rope_stride, out_stride_t, out_stride_h,
+    H: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr, PDL: gl.constexpr,
+):  # fmt: skip
+    """As :func:`hopper_attention_kernel` without ``kv``, on the fp8 layout: the producer decodes e4m3 to bf16.
+
+    It holds a stage's codes in registers while the stage before is still in use, so one gather is always in flight;
+    the 64 rope values of a row go to shared memory by ``cp.async``.
+    """
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    dtype: gl.constexpr = q_ptr.dtype.element_ty
+    tile: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+    q_smem = gl.allocate_shared_memory(dtype, [1, HEADS, DIM], tile)
+    kv_smem = gl.allocate_shared_memory(dtype, [STAGES, KEYS, DIM], tile)
+    q_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    q_empty = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    mbarrier.init(q_full, count=128)
+    mbarrier.init(q_empty, count=2)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(full.index(i), count=129)
+        mbarrier.init(empty.index(i), count=2)
+    gl.warp_specialize(
+        [
+            (
+                _consumer,
+                (
+                    0, sink_ptr, out_ptr, acc_ptr, stats_ptr, indices, indptr, indices, indptr, n_items, splits, scale,
+                    out_stride_t, out_stride_h, q_smem, kv_smem, q_full, q_empty, full, empty, H, PARTS, False, STAGES,
+                ),
+            ),
+            (
+                _consumer,
+                (
+                    1, sink_ptr, out_ptr, acc_ptr, stats_ptr, indices, indptr, indices, indptr, n_items, splits, scale,
+                    out_stride_t, out_stride_h, q_smem, kv_smem, q_full, q_empty, full, empty, H, PARTS, False, STAGES,
+                ),
+            ),
+            (
+                _fp8_producer,
+                (
+                    q_ptr, pool_ptr, rope_ptr, indices, indptr, n_items, splits, q_stride_t, q_stride_h, pool_stride,
+                    rope_stride, q_smem, kv_smem, q_full, q_empty, full, empty, H, STAGES,
+                ),
+            ),
+        ],
+        [4, 4],
+        [192, 120],
+    )  # fmt: skip

@@ -11,6 +11,7 @@ DECODE = LaunchTable(
     "sparse_decode",
     {
         "sm_90": (
+            row(config(4, 4, PDL, BLOCK_H=16, BLOCK_K=16, KEYS_ON_ROWS=0), heads=16, keys=1024),
             row(config(4, 3, PDL, BLOCK_H=16, BLOCK_K=32, KEYS_ON_ROWS=0), heads=16),
             row(config(8, 3, PDL, BLOCK_H=32, BLOCK_K=64, KEYS_ON_ROWS=1), heads=32),
             row(config(8, 2, PDL, BLOCK_H=64, BLOCK_K=64, KEYS_ON_ROWS=0)),
@@ -66,7 +67,7 @@ class SplitPolicy:
     """Splits by estimated time, from facts that are known when a graph is captured.
 
     Microseconds: ``block_us`` of one block of keys in a program, ``reduce_us`` of a reduction, ``part_us`` of writing
-    and reading back one program's partial result. ``programs_per_unit`` run at once on a compute unit.
+    and reading back the partial result of 64 heads. ``programs_per_unit`` run at once on a compute unit.
     """
 
     block_us: float
@@ -75,21 +76,23 @@ class SplitPolicy:
     programs_per_unit: int
     most: int = 64
 
-    def splits(self, target: Target, programs: int, capacity: int, block_k: int) -> int:
-        """Splits of each of ``programs`` lists of at most ``capacity`` keys."""
+    def splits(self, target: Target, programs: int, capacity: int, block_k: int, heads: int) -> int:
+        """Splits of each of ``programs`` lists of at most ``capacity`` keys, ``heads`` heads to a program."""
         blocks = max(1, -(-capacity // block_k))
-        return min(range(1, min(blocks, self.most) + 1), key=lambda n: (self._us(target, programs, blocks, n), n))
+        part_us = self.part_us * min(heads, 64) / 64
 
-    def _us(self, target: Target, programs: int, blocks: int, splits: int) -> float:
-        waves = -(-programs * splits // (target.units * self.programs_per_unit))
-        us = waves * -(-blocks // splits) * self.block_us
-        return us if splits == 1 else us + self.reduce_us + programs * splits * self.part_us
+        def us(splits: int) -> float:
+            waves = -(-programs * splits // (target.units * self.programs_per_unit))
+            attend = waves * -(-blocks // splits) * self.block_us
+            return attend if splits == 1 else attend + self.reduce_us + programs * splits * part_us
+
+        return min(range(1, min(blocks, self.most) + 1), key=lambda n: (us(n), n))
 
 
 SPLITS = {
-    "portable": SplitPolicy(block_us=1.4, reduce_us=2.5, part_us=0.025, programs_per_unit=2),
-    "hopper": SplitPolicy(block_us=2.45, reduce_us=3.0, part_us=0.06, programs_per_unit=1),
+    "portable": SplitPolicy(block_us=1.4, reduce_us=0.5, part_us=0.04, programs_per_unit=2),
+    "hopper": SplitPolicy(block_us=1.8, reduce_us=0.5, part_us=0.04, programs_per_unit=1),
 }
-"""By kernel, fitted to an H200. A batch's splits may be pinned to get the same bits in any batch."""
+"""By kernel, fitted on an H200: 0.8 % from the best splits over the grid of ``kernels/bench/attention.py``. A batch's splits may be pinned to get the same bits in any batch."""
 
 HOPPER = LaunchTable("sparse_decode.hopper", {"sm_90": (row(config(4, 1, PDL, STAGES=2)),)})

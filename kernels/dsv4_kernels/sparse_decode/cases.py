@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -79,6 +79,19 @@ def two_pools(inputs: Inputs, rows: int, d: int, rope: int = 64) -> dict[str, to
     return {"pool": pool, "rope_pool": inputs.normal(rows, rope)}
 
 
+def _bench(build: Callable[..., Arguments]) -> tuple[Case, ...]:
+    """A few points of the grid that ``kernels/bench/attention.py`` covers."""
+    return tuple(
+        Case(
+            f"h{heads}-t{tokens}-l{length}",
+            lambda i, h=heads, t=tokens, n=length: build(i, h, (n,) * t, rows=400_000),  # type: ignore[misc]
+            small=False,
+            bench=True,
+        )
+        for heads, tokens, length in ((16, 1, 640), (16, 128, 4096), (64, 32, 1152), (64, 128, 4096))
+    )
+
+
 def _cost(arguments: Arguments) -> Cost:
     q, indices, pool = arguments["q"], arguments["indices"], arguments["pool"]
     d = q.shape[2]
@@ -117,6 +130,7 @@ SPECS = (
             Case("far-64", lambda i: decode_arguments(i, 64, (300,) * 4, rows=FAR_ROWS), small=False),
             Case("many-64", lambda i: decode_arguments(i, 64, tuple(range(0, 1200, 4)), rows=20_000), small=False),
             Case("long-16", lambda i: decode_arguments(i, 16, (40_000, 5), rows=50_000), small=False),
+            *_bench(decode_arguments),
         ),
         _cost,
         (DECODE, REDUCE),
@@ -135,9 +149,13 @@ SPECS = (
             Case("holes-32", lambda i: _fp8(i, 32, (70, 3), holes=0.3), compiled=True),
             Case("small-dim", lambda i: _fp8(i, 4, (20, 0, 33), d=128)),
             Case("far-64", lambda i: _fp8(i, 64, (300,) * 4, rows=FAR_ROWS * 2), small=False),
+            Case("many-64", lambda i: _fp8(i, 64, tuple(range(0, 1200, 4)), rows=20_000, holes=0.1), small=False),
+            Case("long-16", lambda i: _fp8(i, 16, (40_000, 5), rows=50_000), small=False),
+            *_bench(_fp8),
         ),
         _cost,
         (DECODE_FP8, REDUCE),
         outputs=("out",),
+        variants={"portable": ("dsv4_kernels.sparse_decode.triton_op:sparse_decode_fp8_portable", "sm_90")},
     ),
 )

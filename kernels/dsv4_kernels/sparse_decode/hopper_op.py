@@ -7,9 +7,9 @@ import triton
 
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
 from dsv4_kernels.launch import launch
-from dsv4_kernels.sparse_decode._hopper import hopper_attention_kernel
+from dsv4_kernels.sparse_decode._hopper import hopper_attention_kernel, hopper_fp8_kernel
 from dsv4_kernels.sparse_decode._launch import HOPPER, SPLITS
-from dsv4_kernels.sparse_decode.triton_op import check_lists, partial_results, reduce
+from dsv4_kernels.sparse_decode.triton_op import check_lists, check_two_pools, partial_results, reduce
 from dsv4_kernels.target import target_of
 
 DIM, HEADS, KEYS = 512, 64, 64
@@ -36,9 +36,51 @@ def sparse_decode_hopper(
         return
     if splits is None:
         programs = tokens * triton.cdiv(q.shape[1], HEADS)
-        splits = SPLITS["hopper"].splits(target_of(q.device), programs, indices.shape[0] // tokens, KEYS)
+        capacity = indices.shape[0] // tokens
+        splits = SPLITS["hopper"].splits(target_of(q.device), programs, capacity, KEYS, q.shape[1])
     acc, stats = partial_results(q, splits)
     launch_hopper(q, pool, indices, indptr, None, None, None, sink, scale, out, acc, stats, splits)
+    if splits > 1:
+        reduce(acc, stats, sink, out, splits)
+
+
+def sparse_decode_fp8_hopper(
+    q: torch.Tensor,
+    pool: torch.Tensor,
+    rope_pool: torch.Tensor,
+    indices: torch.Tensor,
+    indptr: torch.Tensor,
+    sink: torch.Tensor,
+    scale: float,
+    out: torch.Tensor,
+    *,
+    splits: int | None = None,
+) -> None:
+    """See :func:`dsv4_kernels.sparse_decode.sparse_decode_fp8_reference`; 512 dims, 64 of them rope, bf16, sm_90."""
+    check_lists(q, indices, indptr, sink, out)
+    check_two_pools(q, pool, rope_pool)
+    tokens, heads, _ = q.shape
+    require_shape("rope_pool", rope_pool, -1, 64)
+    if tokens == 0:
+        return
+    target = target_of(q.device)
+    if splits is None:
+        programs = tokens * triton.cdiv(heads, HEADS)
+        splits = SPLITS["hopper"].splits(target, programs, indices.shape[0] // tokens, KEYS, heads)
+    acc, stats = partial_results(q, splits)
+    items = tokens * splits * triton.cdiv(heads, HEADS)
+    launch(
+        hopper_fp8_kernel,
+        (min(items, target.units),),
+        {
+            "q_ptr": q, "pool_ptr": pool, "rope_ptr": rope_pool, "indices": indices, "indptr": indptr,
+            "sink_ptr": sink, "out_ptr": out, "acc_ptr": acc, "stats_ptr": stats, "n_items": items, "splits": splits,
+            "scale": scale, "q_stride_t": q.stride(0), "q_stride_h": q.stride(1), "pool_stride": pool.stride(0),
+            "rope_stride": rope_pool.stride(0), "out_stride_t": out.stride(0), "out_stride_h": out.stride(1),
+        },
+        {"H": heads, "PARTS": splits > 1, "PDL": True},
+        HOPPER.choose(target),
+    )  # fmt: skip
     if splits > 1:
         reduce(acc, stats, sink, out, splits)
 

@@ -13,8 +13,8 @@ from dsv4_kernels.sparse_decode._launch import DECODE, DECODE_FP8, REDUCE, SPLIT
 from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace
 
-FEW_HEADS, FEW_TOKENS = 16, 8
-"""Up to here the latency of one small block decides, and the portable kernel has smaller ones."""
+FEW_HEADS, FEW_KEYS = 16, 1536
+"""Up to here the latency of one block decides, and the portable kernel has smaller ones."""
 
 
 def sparse_decode(
@@ -36,7 +36,7 @@ def sparse_decode(
     if not isinstance(pool, torch.Tensor):
         pool = require_fp8_rows(pool)
         sparse_decode_fp8(q, pool.nope, pool.rope, indices, indptr, sink, scale, out, splits=splits)
-    elif use_hopper(q, pool):
+    elif use_hopper(q, pool, indices.shape[0]):
         from dsv4_kernels.sparse_decode.hopper_op import sparse_decode_hopper
 
         sparse_decode_hopper(q, pool, indices, indptr, sink, scale, out, splits=splits)
@@ -44,15 +44,11 @@ def sparse_decode(
         sparse_decode_portable(q, pool, indices, indptr, sink, scale, out, splits=splits)
 
 
-def use_hopper(q: torch.Tensor, pool: torch.Tensor) -> bool:
-    """Whether the Hopper sibling takes these arguments, and is the faster one: many heads of 512 dims."""
-    fits = q.shape[2] == pool.shape[1] == 512 and q.dtype == pool.dtype and q.dtype in (torch.bfloat16, torch.float16)
-    return (
-        fits
-        and (q.shape[1] > FEW_HEADS or q.shape[0] > FEW_TOKENS)
-        and q.device.type != "cpu"
-        and target_of(q.device).arch == "sm_90"
-    )
+def use_hopper(q: torch.Tensor, pool: torch.Tensor, keys: int) -> bool:
+    """Whether the Hopper sibling takes these arguments, and is the faster one for so many ``keys`` in all lists."""
+    fits = q.shape[2] == pool.shape[-1] == 512 and q.dtype == pool.dtype and q.dtype in (torch.bfloat16, torch.float16)
+    pays = q.shape[1] > FEW_HEADS or keys > FEW_KEYS
+    return fits and pays and q.device.type != "cpu" and target_of(q.device).arch == "sm_90"
 
 
 def sparse_decode_portable(
@@ -85,6 +81,27 @@ def sparse_decode_fp8(
     splits: int | None = None,
 ) -> None:
     """See :func:`dsv4_kernels.sparse_decode.sparse_decode_fp8_reference`."""
+    if use_hopper(q, q, indices.shape[0]) and rope_pool.shape[1] == 64 and pool.data_ptr() % 16 == 0:
+        from dsv4_kernels.sparse_decode.hopper_op import sparse_decode_fp8_hopper
+
+        sparse_decode_fp8_hopper(q, pool, rope_pool, indices, indptr, sink, scale, out, splits=splits)
+    else:
+        sparse_decode_fp8_portable(q, pool, rope_pool, indices, indptr, sink, scale, out, splits=splits)
+
+
+def sparse_decode_fp8_portable(
+    q: torch.Tensor,
+    pool: torch.Tensor,
+    rope_pool: torch.Tensor,
+    indices: torch.Tensor,
+    indptr: torch.Tensor,
+    sink: torch.Tensor,
+    scale: float,
+    out: torch.Tensor,
+    *,
+    splits: int | None = None,
+) -> None:
+    """As :func:`sparse_decode_fp8`, by the kernel that every target has."""
     _decode(q, pool, check_two_pools(q, pool, rope_pool), indices, indptr, sink, scale, out, splits)
 
 
@@ -137,10 +154,11 @@ def _decode(
         return
     target = target_of(q.device)
     table = DECODE if rope_pool is None else DECODE_FP8
-    chosen = table.choose(target, heads=heads)
+    chosen = table.choose(target, heads=heads, keys=indices.shape[0])
     blocks = triton.cdiv(heads, chosen["BLOCK_H"])
     if splits is None:
-        splits = SPLITS["portable"].splits(target, tokens * blocks, indices.shape[0] // tokens, chosen["BLOCK_K"])
+        capacity, block_k = indices.shape[0] // tokens, chosen["BLOCK_K"]
+        splits = SPLITS["portable"].splits(target, tokens * blocks, capacity, block_k, heads)
     acc, stats = partial_results(q, splits)
     launch(
         _sparse_decode_kernel,

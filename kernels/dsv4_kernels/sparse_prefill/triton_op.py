@@ -13,6 +13,8 @@ from dsv4_kernels.sparse_prefill._kernel import _sparse_prefill_kernel
 from dsv4_kernels.sparse_prefill._launch import PREFILL, PREFILL_FP8
 from dsv4_kernels.target import target_of
 
+MANY_KEYS = 1 << 30  # few heads go to the Hopper kernel too, unless windows are all that they read
+
 
 def sparse_prefill(
     q: torch.Tensor,
@@ -39,7 +41,7 @@ def sparse_prefill(
             q, pool.nope, pool.rope, prefix_indices, prefix_indptr, kv, extend_indices, extend_indptr, sink, scale, out,
             runs=runs,
         )  # fmt: skip
-    elif use_hopper(q, pool) and kv.dtype == q.dtype:
+    elif use_hopper(q, pool, MANY_KEYS * (prefix_indices.shape[0] > 0)) and kv.dtype == q.dtype:
         from dsv4_kernels.sparse_prefill.hopper_op import sparse_prefill_hopper
 
         sparse_prefill_hopper(
