@@ -43,8 +43,9 @@ def test_two_processes_find_what_one_finds(
     same(shared, alone(path, monkeypatch))
 
 
-def test_a_recorded_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    path = ROOT / "traces/cuda_5streams_128ranks_rank0.pt.trace.json.gz"
+def test_a_recorded_trace_by_a_relative_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT / "traces")
+    path = Path("cuda_5streams_128ranks_rank0.pt.trace.json.gz")
     shared = kineto._read_shared(path, None)
     assert shared is not None
     same(shared, alone(path, monkeypatch))

@@ -43,7 +43,7 @@ class Helper:
     def __init__(self, path: Path) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="dsv4lab-trace-")
         self._out = Path(self._folder.name) / "columns.npz"
-        words = [sys.executable, "-m", "dsv4lab.trace.load.helper", str(path), str(self._out)]
+        words = [sys.executable, "-m", "dsv4lab.trace.load.helper", str(path.resolve()), str(self._out)]
         root = str(Path(__file__).resolve().parents[3])
         self._process: subprocess.Popen[bytes] | None = None
         with contextlib.suppress(OSError):
