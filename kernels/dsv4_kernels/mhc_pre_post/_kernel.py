@@ -36,7 +36,7 @@ def _mix_kernel(
     split = tl.program_id(1)
     mix = tl.arange(0, 32)
     acc = tl.zeros((BLOCK_T, 32), tl.float32)
-    squares = tl.zeros((BLOCK_T,), tl.float32)
+    squares = tl.zeros((BLOCK_T, BLOCK_D), tl.float32)
     for at in range(0, SPLIT_D, BLOCK_D):
         col = split * SPLIT_D + at + tl.arange(0, BLOCK_D)
         mask = inside[:, None] & (col < d)[None, :]
@@ -62,7 +62,7 @@ def _mix_kernel(
                 value = tl.load(base + stream * d, mask=mask, other=0.0)
             if MIX:
                 wide = value.to(tl.float32)
-                squares += tl.sum(wide * wide, axis=1)
+                squares += wide * wide
                 fn = tl.load(
                     fn_ptr + mix[None, :] * (4 * d) + stream * d + col[:, None],
                     mask=(mix < MIXES)[None, :] & (col < d)[:, None], other=0.0,
@@ -77,7 +77,7 @@ def _mix_kernel(
     if MIX:
         at = split * n_tokens + token
         tl.store(partial_ptr + at[:, None] * 32 + mix[None, :], acc, mask=inside[:, None])
-        tl.store(squares_ptr + at, squares, mask=inside)
+        tl.store(squares_ptr + at, tl.sum(squares, axis=1), mask=inside)
 
 
 @triton.jit

@@ -9,13 +9,14 @@ VECTOR_TOKENS = 16
 
 _VECTOR_CANDIDATES = tuple(
     config(warps, 1, BLOCK_N=n, BLOCK_G=g)
-    for warps, n, g in ((1, 4, 32), (1, 8, 32), (4, 8, 32), (4, 16, 32), (4, 8, 64), (8, 16, 64))
+    for warps, n, g in ((2, 4, 32), (4, 8, 64), (4, 4, 128), (4, 8, 128), (8, 8, 128), (8, 16, 64))
 )
 
 GATE_UP = LaunchTable(
     "moe_gate_up",
     {
-        "nvidia": (row(config(2, 1, BLOCK_N=4, BLOCK_G=32)),),
+        # A whole row at once: each step of a loop would pass the activations through shared memory again.
+        "nvidia": (row(config(4, 1, BLOCK_N=4, BLOCK_G=128)),),
         "amd": (row(config(2, 1, BLOCK_N=4, BLOCK_G=64)),),
     },
     _VECTOR_CANDIDATES,
@@ -24,7 +25,7 @@ GATE_UP = LaunchTable(
 DOWN = LaunchTable(
     "moe_down",
     {
-        "nvidia": (row(config(2, 1, BLOCK_N=4, BLOCK_G=32)),),
+        "nvidia": (row(config(4, 1, BLOCK_N=4, BLOCK_G=64)),),
         "amd": (row(config(2, 1, BLOCK_N=4, BLOCK_G=64)),),
     },
     _VECTOR_CANDIDATES,

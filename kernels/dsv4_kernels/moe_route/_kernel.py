@@ -119,11 +119,11 @@ def _route_kernel(
             )  # fmt: skip
     if arrives_last(counter_ptr + tile, tl.num_programs(0) * tl.num_programs(2)):
         every = tl.arange(0, E_PAD)
-        for first in range(0, BLOCK_T, CHOOSE_T):
+        for first in range(0, tl.minimum(BLOCK_T, n_tokens - tile * BLOCK_T), CHOOSE_T):
             mine = (tile * BLOCK_T + first + tl.arange(0, CHOOSE_T)).to(tl.int64)
             there = mine < n_tokens
             logits = tl.zeros((CHOOSE_T, E_PAD), tl.float32)
-            for s in range(SPLITS):
+            for s in tl.static_range(SPLITS):  # unrolled: the loads wait together
                 logits += tl.load(
                     partial_ptr + (s * n_tokens + mine[:, None]) * E_PAD + every[None, :], mask=there[:, None],
                     other=0.0, cache_modifier=".cg",

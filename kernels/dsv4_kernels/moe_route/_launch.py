@@ -9,13 +9,13 @@ ROUTE = LaunchTable(
     {
         "nvidia": (
             row(config(8, 1, PDL, BLOCK_T=1, BLOCK_E=2, BLOCK_D=4096, SPLITS=1, DOT=0), tokens=2),
-            row(config(4, 1, PDL, BLOCK_T=16, BLOCK_E=32, BLOCK_D=256, SPLITS=16, DOT=1), tokens=16),
+            row(config(4, 1, PDL, BLOCK_T=16, BLOCK_E=32, BLOCK_D=256, SPLITS=8, DOT=1), tokens=16),
             row(config(4, 3, PDL, BLOCK_T=16, BLOCK_E=64, BLOCK_D=128, SPLITS=4, DOT=1), tokens=512),
-            row(config(8, 3, PDL, BLOCK_T=64, BLOCK_E=128, BLOCK_D=64, SPLITS=1, DOT=1)),
+            row(config(4, 3, PDL, BLOCK_T=32, BLOCK_E=128, BLOCK_D=64, SPLITS=1, DOT=1)),
         ),
         "amd": (
             row(config(4, 1, BLOCK_T=1, BLOCK_E=2, BLOCK_D=1024, SPLITS=1, DOT=0), tokens=2),
-            row(config(4, 2, BLOCK_T=16, BLOCK_E=32, BLOCK_D=128, SPLITS=16, DOT=1), tokens=16),
+            row(config(4, 2, BLOCK_T=16, BLOCK_E=32, BLOCK_D=128, SPLITS=8, DOT=1), tokens=16),
             row(config(4, 2, BLOCK_T=16, BLOCK_E=64, BLOCK_D=64, SPLITS=4, DOT=1), tokens=512),
             row(config(4, 2, BLOCK_T=32, BLOCK_E=128, BLOCK_D=32, SPLITS=1, DOT=1)),
         ),
@@ -24,8 +24,8 @@ ROUTE = LaunchTable(
         config(4, 1, PDL, BLOCK_T=1, BLOCK_E=2, BLOCK_D=4096, SPLITS=1, DOT=0),
         config(4, 1, PDL, BLOCK_T=1, BLOCK_E=4, BLOCK_D=2048, SPLITS=2, DOT=0),
         config(2, 1, PDL, BLOCK_T=1, BLOCK_E=8, BLOCK_D=512, SPLITS=8, DOT=0),
-        config(4, 1, PDL, BLOCK_T=16, BLOCK_E=16, BLOCK_D=256, SPLITS=16, DOT=1),
-        config(2, 1, PDL, BLOCK_T=16, BLOCK_E=32, BLOCK_D=256, SPLITS=16, DOT=1),
+        config(4, 1, PDL, BLOCK_T=16, BLOCK_E=16, BLOCK_D=256, SPLITS=8, DOT=1),
+        config(2, 1, PDL, BLOCK_T=16, BLOCK_E=32, BLOCK_D=256, SPLITS=8, DOT=1),
         config(4, 3, PDL, BLOCK_T=64, BLOCK_E=128, BLOCK_D=64, SPLITS=2, DOT=1),
         config(8, 3, PDL, BLOCK_T=128, BLOCK_E=128, BLOCK_D=64, SPLITS=1, DOT=1),
         config(8, 3, PDL, BLOCK_T=64, BLOCK_E=256, BLOCK_D=64, SPLITS=1, DOT=1),
