@@ -251,8 +251,9 @@ def _flip_text(row: dict[str, Any]) -> str:
 
 
 def _sweep(args: argparse.Namespace) -> int:
-    from dsv4lab.predict.scenarios import Options, sweep
+    from dsv4lab.predict.scenarios import Options
     from dsv4lab.predict.serving import ACCEPTED, Serving
+    from dsv4lab.predict.sweep import sweep
     from dsv4lab.queues.devices import device
     from dsv4lab.queues.runtimes import runtime
 

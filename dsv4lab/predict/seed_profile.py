@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from dsv4lab.config.presets import preset
 from dsv4lab.overlap.plan import OFF, resolve_plan
 from dsv4lab.predict.roofline import Scenario
-from dsv4lab.predict.scenarios import Options, SweepPoint, run_scenario, sweep
+from dsv4lab.predict.scenarios import Options, run_scenario
 from dsv4lab.predict.serving import ACCEPTED, Serving
+from dsv4lab.predict.sweep import SweepPoint, sweep
 from dsv4lab.queues.costs import machine
 
 DEVICE, RUNTIME, QUEUES, PLAN = "mi355x", "rocm-10+ordering-edges", 4, "hip"

@@ -39,10 +39,14 @@ def _flops(op: ListedOp) -> float:
     return sum(k.flops for k in op.kernels)
 
 
-def tpot_us(step_us: float, scenario: Scenario, machine: Machine, serving: Serving) -> float:
-    """Time per output token: steps with their host time, and the prefills of the other requests that stall them.
+def stall_us(scenario: Scenario, machine: Machine, serving: Serving) -> float:
+    """What the prefills of the other requests add to each output token.
 
     While a request decodes its ``osl`` tokens each of the others is replaced once, and its prefill holds up everybody.
     """
-    stall = (scenario.concurrency - 1) * prefill_us(scenario, machine) / serving.osl
+    return (scenario.concurrency - 1) * prefill_us(scenario, machine) / serving.osl
+
+
+def tpot_us(step_us: float, serving: Serving, stall: float) -> float:
+    """Time per output token: steps with their host time, and the ``stall`` by prefills."""
     return (step_us + serving.between_us) / serving.accepted + stall

@@ -85,7 +85,7 @@ def test_real_kernels_pay_the_same_tax() -> None:
     ids=["b16", "b64"],
 )
 def test_expert_chains_on_two_streams(total: float, kernels: int, measured: float, cost: dict[str, float]) -> None:
-    """The number of kernels is ours; one stream fixes their durations, the batched kernel (84, 95 us) their bandwidth."""
+    """The number of kernels is ours; one stream fixes their durations, the batched kernel their bandwidth."""
     assert us(pub.expert_chains(1, total, kernels, **cost)) == pytest.approx(total, rel=0.02)
     assert us(pub.expert_chains(2, total, kernels, **cost)) == pytest.approx(measured, rel=0.12)
 
