@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,9 +58,26 @@ def summary_json(trace: Trace, busy: BusySummary, main: str | None) -> dict[str,
     keep = ("wall_ns", "union_busy_ns", "sum_busy_ns", "sum_dur_ns", "concurrency", "hidden_ns")
     whole = [(rank, busy) for rank in ranks] if len(ranks) == 1 else parts
     out["ranks"] = [{"rank": rank, **{k: part.to_json()[k] for k in keep}} for rank, part in whole]
+    if parts:
+        out |= {"clocks": trace.meta.get("clocks"), "arrivals": _arrivals(trace)}
+    out["exposure"] = dataclasses.asdict(trace.exposure())
+    out["fork"] = dataclasses.asdict(trace.fork(main=main))
     out["steps"] = trace.steps(main).to_json()
     out["load_report"] = trace.report.to_json() if trace.report else None
     return out
+
+
+def _arrivals(trace: Trace) -> dict[str, Any]:
+    """How far apart ranks enter their shared collectives, and how often each rank is the last."""
+    found = trace.arrivals()
+    skews = sorted(found.column("skew_ns")) if len(found) else []
+    last = Counter(found.column("last_rank")) if len(found) else Counter()
+    return {
+        "collectives": len(found),
+        "median_skew_ns": skews[len(skews) // 2] if skews else 0,
+        "most_skew_ns": skews[-1] if skews else 0,
+        "last_rank": {str(rank): count for rank, count in sorted(last.items())},
+    }
 
 
 def steps(args: argparse.Namespace) -> int:

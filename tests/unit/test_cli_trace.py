@@ -120,6 +120,11 @@ def test_summary_tells_queues_ranks_steps_and_the_load_report(capsys: pytest.Cap
     assert out["ranks"][0]["union_busy_ns"] == WANT["gpu"]["union_ns"]
     assert [s["step"] for s in out["steps"]] == [551, 552, 551, 552]
     assert out["load_report"]["rows"] == 1204 + 1154
+    assert out["arrivals"]["collectives"] == 10
+    assert sum(out["arrivals"]["last_rank"].values()) == 10
+    assert out["clocks"]["1"]["subtracted_ns"] == 0
+    assert out["fork"]["verdict"] == "partly hidden"
+    assert out["exposure"]["wall_ns"] == out["wall_ns"]
 
 
 def test_every_action_has_json(capsys: pytest.CaptureFixture[str]) -> None:
