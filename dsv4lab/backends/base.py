@@ -6,6 +6,8 @@ from typing import Protocol
 
 import torch
 
+from dsv4lab.kv.pool import Rows
+
 Tensor = torch.Tensor
 
 
@@ -64,12 +66,12 @@ class Ops(Protocol):
         ...
 
     def kv_norm_rope_store(
-        self, kv: Tensor, weight: Tensor, rope: Tensor, eps: float, pool: Tensor, rows: Tensor
+        self, kv: Tensor, weight: Tensor, rope: Tensor, eps: float, pool: Rows, rows: Tensor
     ) -> None:
         """See ``dsv4_kernels.qk_norm_rope_store``."""
         ...
 
-    def ring_store(self, kv: Tensor, src: Tensor, pool: Tensor, dst: Tensor) -> None:
+    def ring_store(self, kv: Tensor, src: Tensor, pool: Rows, dst: Tensor) -> None:
         """See ``dsv4_kernels.ring_store``."""
         ...
 
@@ -94,7 +96,7 @@ class Ops(Protocol):
         gather_flat: Tensor,
         from_flat: Tensor,
         positions: Tensor,
-        pool: Tensor,
+        pool: Rows,
         rows: Tensor,
         state_src: Tensor,
         state_dst: Tensor,
@@ -126,7 +128,7 @@ class Ops(Protocol):
         ...
 
     def sparse_decode(
-        self, q: Tensor, pool: Tensor, indices: Tensor, indptr: Tensor, sink: Tensor, scale: float, out: Tensor
+        self, q: Tensor, pool: Rows, indices: Tensor, indptr: Tensor, sink: Tensor, scale: float, out: Tensor
     ) -> None:
         """See ``dsv4_kernels.sparse_decode``."""
         ...
@@ -134,7 +136,7 @@ class Ops(Protocol):
     def sparse_prefill(
         self,
         q: Tensor,
-        pool: Tensor,
+        pool: Rows,
         prefix_indices: Tensor,
         prefix_indptr: Tensor,
         kv: Tensor,

@@ -25,6 +25,7 @@ from dsv4_kernels.sparse_prefill import sparse_prefill_reference
 from dsv4_kernels.swiglu.cpu import swiglu_cpu
 
 from dsv4lab.backends.base import Ops, Tensor
+from dsv4lab.kv.pool import Rows
 
 
 class TorchOps:
@@ -65,7 +66,7 @@ class TorchOps:
         kv_norm_rope_cpu(kv, weight, rope[:, 0], rope[:, 1], eps, out)
 
     def kv_norm_rope_store(
-        self, kv: Tensor, weight: Tensor, rope: Tensor, eps: float, pool: Tensor, rows: Tensor
+        self, kv: Tensor, weight: Tensor, rope: Tensor, eps: float, pool: Rows, rows: Tensor
     ) -> None:
         """See :meth:`Ops.kv_norm_rope_store`."""
         kv_norm_rope_store_cpu(kv, weight, rope[:, 0], rope[:, 1], eps, pool, rows)

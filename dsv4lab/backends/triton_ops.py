@@ -14,6 +14,7 @@ from dsv4_kernels.rope import rope_table
 
 from dsv4lab.backends.base import Ops, Tensor
 from dsv4lab.errors import UnavailableError, UsageError
+from dsv4lab.kv.pool import Rows
 
 KERNELS = {
     "rms_norm": "norm_quant.triton_op:rms_norm",
@@ -94,9 +95,11 @@ class TritonOps:
         kernel("kv_norm_rope")(kv, weight, rope[:, 0], rope[:, 1], eps, out)
 
     def kv_norm_rope_store(
-        self, kv: Tensor, weight: Tensor, rope: Tensor, eps: float, pool: Tensor, rows: Tensor
+        self, kv: Tensor, weight: Tensor, rope: Tensor, eps: float, pool: Rows, rows: Tensor
     ) -> None:
         """See :meth:`Ops.kv_norm_rope_store`."""
+        if not isinstance(pool, Tensor):
+            raise UnavailableError("the triton backend stores KV rows into tensors only; it takes kv_cache_dtype bf16")
         kernel("kv_norm_rope_store")(kv, weight, rope[:, 0], rope[:, 1], eps, pool, rows)
 
     def rotate(self, x: Tensor, rope: Tensor, *, inverse: bool = False) -> None:

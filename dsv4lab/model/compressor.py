@@ -6,6 +6,7 @@ import torch
 
 from dsv4lab.kv import pool as resource
 from dsv4lab.kv.metadata import CompressPlan
+from dsv4lab.kv.pool import Rows
 from dsv4lab.model.builder import OpListBuilder
 from dsv4lab.model.weights import CompressorWeights
 
@@ -50,7 +51,7 @@ def _list(
     w: CompressorWeights,
     ratio: int,
     state: tuple[torch.Tensor, str],
-    target: tuple[torch.Tensor, str],
+    target: tuple[Rows, str],
     *,
     in_index: bool,
 ) -> None:

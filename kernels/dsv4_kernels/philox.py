@@ -16,8 +16,8 @@ def philox(
 
     All int64, broadcast against each other.
     """
-    c0, c1, c2, seed = torch.broadcast_tensors(c0 & _MASK, c1 & _MASK, c2 & _MASK, seed)
-    c3 = torch.zeros_like(c0)
+    zero = (c0 + c1 + c2 + seed) * 0
+    c0, c1, c2, c3 = (c0 & _MASK) + zero, (c1 & _MASK) + zero, (c2 & _MASK) + zero, zero
     k0, k1 = seed & _MASK, (seed >> 32) & _MASK
     for _ in range(10):
         high0, low0 = _product(c0, _M0)

@@ -54,8 +54,10 @@ def index_score_pages_reference(
     out: torch.Tensor,
 ) -> None:
     """As :func:`index_score_paged_reference` on the tensor behind the keys: rows (``bf16``), or pages of bytes."""
-    stores = {"fp8": IndexFp8Pages, "fp4": IndexFp4Pages}
-    store: Rows = keys if kind == "bf16" else stores[kind](keys, entries_per_page, q.shape[2])
+    store: Rows = keys
+    if kind != "bf16":
+        pages = IndexFp8Pages if kind == "fp8" else IndexFp4Pages
+        store = pages(keys, entries_per_page, q.shape[2])
     index_score_paged_reference(
         q, weights, store, page_table, request, visible, entries_per_page=entries_per_page, out=out
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 
@@ -81,7 +83,7 @@ def index_streams(
         "csa": (csa_indptr, csa_indices),
         "extend": (extend_indptr, extend_indices),
     }
-    arguments = {}
+    arguments: dict[str, Any] = {}
     for name, (indptr, indices) in streams.items():
         require((indptr is None) == (indices is None), f"{name}: give both of indptr and indices, or none")
         if indptr is not None and indices is not None:

@@ -54,24 +54,26 @@ def time_call(
 
 def _warm_up(call: Callable[..., Any], sets: list[Arguments]) -> float:
     """Milliseconds of a second call, after the first has compiled; on a side stream, as capture wants it."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())  # which may still be making the arguments
+    stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
         call(**sets[0])
         stream.synchronize()
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        call(**sets[-1])
-        end.record()
-        stream.synchronize()
-    torch.cuda.synchronize()
-    return float(begin.elapsed_time(end))
+        return _timed_ms(lambda: call(**sets[-1]))
+
+
+def _timer() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def _replay_ms(graph: torch.cuda.CUDAGraph) -> float:
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    return _timed_ms(graph.replay)
+
+
+def _timed_ms(work: Callable[[], object]) -> float:
+    """Milliseconds between two events on the current stream around ``work``; waits for the second."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     begin.record()
-    graph.replay()
+    work()
     end.record()
     end.synchronize()
     return float(begin.elapsed_time(end))
