@@ -202,3 +202,14 @@ def test_tensorboard_gets_a_run_folder(tmp_path: Path, capsys: pytest.CaptureFix
     assert Path(out["written"]).parent == Path(out["run"])
     assert Path(out["written"]).name.startswith("cuda_5streams_128ranks_rank0.")
     assert out["command"][1:3] == ["-m", "tensorboard.main"]
+
+
+def test_names_cannot_become_markup_in_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "evil.json"
+    evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)><a href='javascript:alert(3)'>x</a>"
+    args = {"stream": evil, "hsa_queue": evil}
+    event = {"ph": "X", "cat": "kernel", "name": evil, "pid": 0, "tid": 0, "ts": 1, "dur": 2, "args": args}
+    path.write_text(json.dumps({"traceEvents": [event]}))
+    page = Path(run_json(capsys, "convert", path, "--out", tmp_path / "page.html")["written"]).read_text()
+    for bad in ("<script>alert", "<img src=x", "<a href='javascript", "\\u003cimg src=x", "\\u003ca href"):
+        assert bad not in page
