@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dsv4lab import host
 from dsv4lab.backends.rows import PACKED_ROWS
 from dsv4lab.config.engine import EngineConfig
 from dsv4lab.config.model import ModelConfig
 from dsv4lab.engine.selection import SelectionTap
 from dsv4lab.errors import UnavailableError
-from dsv4lab.kv.formats import PoolFormat
-from dsv4lab.kv.geometry import Geometry
+from dsv4lab.kv.memory import plan_for_engine
 from dsv4lab.kv.metadata import BatchItem, Mode, build_metadata
 from dsv4lab.kv.pool import KvPool
 from dsv4lab.model.builder import Shape
@@ -58,6 +58,7 @@ class Runner:
     Raises:
         UnavailableError: a device that this backend does not run on.
         PlanError: the configured plan does not fit the model's ops.
+        PoolError: the pool is larger than this machine's memory; the text says what would fit.
 
     """
 
@@ -66,12 +67,9 @@ class Runner:
             raise UnavailableError(f"device {config.device!r} is not available here; it takes cpu")
         self.model = model
         self.config = config
-        form = PoolFormat.for_engine(model, config)
-        planned = Geometry.plan(
-            model, config.max_running_requests, config.max_total_tokens, verify_tokens=config.verify_tokens
-        )
-        self.geometry = form.fit(planned)
-        self.pool = KvPool(self.geometry, DTYPES[config.dtype], config.device, form, PACKED_ROWS)
+        pool = plan_for_engine(model, config, host.memory_bytes())
+        self.geometry = pool.geometry
+        self.pool = KvPool(pool.geometry, DTYPES[config.dtype], config.device, pool.form, PACKED_ROWS)
         if config.debug_poison:
             self.pool.poison()
         self.weights = build_weights(model, tensors)

@@ -16,6 +16,7 @@ from dsv4lab.kv.geometry import MAX_ROWS, PAGE_SIZE, Geometry, ceil_div
 from dsv4lab.units import bytes_text
 
 if TYPE_CHECKING:
+    from dsv4lab.config.engine import EngineConfig
     from dsv4lab.config.model import ModelConfig
 
 DEFAULT_REQUESTS = 256
@@ -122,6 +123,18 @@ def plan_memory(config: ModelConfig, form: PoolFormat, wish: MemoryWish) -> Memo
         raise ConfigError(f"context_length = {wish.context_length}: {config.name} takes at most {limit} tokens")
     plan = _Planner(config, form, wish)
     return plan.unlimited() if wish.device_memory is None else plan.within(plan.available())
+
+
+def plan_for_engine(config: ModelConfig, engine: EngineConfig, memory: int | None) -> MemoryPlan:
+    """The pool that ``engine`` asks for, which ``memory`` bytes must hold; :class:`PoolError` says what would fit."""
+    wish = MemoryWish(
+        device_memory=memory,
+        mem_fraction_static=1.0,
+        max_running_requests=engine.max_running_requests,
+        max_total_tokens=engine.max_total_tokens,
+        verify_tokens=engine.verify_tokens,
+    )
+    return plan_memory(config, PoolFormat.for_engine(config, engine), wish)
 
 
 class _Planner:

@@ -11,6 +11,7 @@ import torch
 from dsv4_kernels.sparse_decode import sparse_decode_reference
 from dsv4_kernels.sparse_prefill import sparse_prefill_reference
 
+from dsv4lab import host
 from dsv4lab.backends.rows import PACKED_ROWS
 from dsv4lab.checkpoint.synthetic import random_weights
 from dsv4lab.config.engine import EngineConfig
@@ -219,6 +220,20 @@ def test_what_does_not_go_together_is_refused() -> None:
     former = PoolFormat.choose(MODEL, layout="three_pool")
     with pytest.raises(PoolError, match="rings of 128 rows do not fit the three_pool layout"):
         KvPool(Geometry.plan(MODEL, 1, 256), torch.float32, form=former, packed=PACKED_ROWS)
+
+
+def test_a_pool_beyond_memory_is_refused_with_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    need = make_runner().pool.nbytes
+    monkeypatch.setattr(host, "memory_bytes", lambda: need)
+    assert make_runner().pool.nbytes == need
+    monkeypatch.setattr(host, "memory_bytes", lambda: need - 1)
+    text = (
+        r"3 requests and 2048 tokens take .* what would fit: 2 requests with 2048 tokens or 3 requests with 1792 tokens"
+    )
+    with pytest.raises(PoolError, match=text):
+        make_runner()
+    monkeypatch.setattr(host, "memory_bytes", lambda: None)
+    assert make_runner().pool.nbytes == need
 
 
 def test_defaults_by_device() -> None:

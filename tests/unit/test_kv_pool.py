@@ -275,7 +275,7 @@ def test_query_reads_of_a_selection() -> None:
 @pytest.mark.parametrize(
     ("modules", "forbidden"),
     [
-        (("geometry", "allocator"), ("torch", "numpy")),
+        (("geometry", "allocator", "formats", "memory"), ("torch", "numpy")),
         (("index_streams", "compress_plan", "snapshot"), ("torch",)),
     ],
 )
