@@ -37,11 +37,10 @@ DECODE = LaunchTable(
 DECODE_FP8 = LaunchTable(
     "sparse_decode_fp8",
     {
-        "sm_90": (
-            row(config(4, 3, PDL, BLOCK_H=16, BLOCK_K=32, KEYS_ON_ROWS=0), heads=16),
-            row(config(8, 2, PDL, BLOCK_H=64, BLOCK_K=32, KEYS_ON_ROWS=0)),
+        "nvidia": (
+            row(config(8, 3, PDL, BLOCK_H=16, BLOCK_K=32, KEYS_ON_ROWS=0), heads=16),
+            row(config(8, 2, PDL, BLOCK_H=32, BLOCK_K=32, KEYS_ON_ROWS=0)),
         ),
-        "sm_100": DECODE.rows["sm_100"],
         "amd": (
             row(config(4, 1, BLOCK_H=16, BLOCK_K=16, KEYS_ON_ROWS=0), heads=16),
             row(config(8, 1, BLOCK_H=32, BLOCK_K=16, KEYS_ON_ROWS=0)),
@@ -93,6 +92,9 @@ SPLITS = {
     "portable": SplitPolicy(block_us=1.4, reduce_us=0.5, part_us=0.04, programs_per_unit=2),
     "hopper": SplitPolicy(block_us=1.8, reduce_us=0.5, part_us=0.04, programs_per_unit=1),
 }
-"""By kernel, fitted on an H200: 0.8 % from the best splits over the grid of ``kernels/bench/attention.py``. A batch's splits may be pinned to get the same bits in any batch."""
+"""By kernel, fitted on an H200: 0.8 % from the best splits over the grid of ``kernels/bench/attention.py``.
+
+A batch's splits may be pinned to get the same bits in any batch.
+"""
 
 HOPPER = LaunchTable("sparse_decode.hopper", {"sm_90": (row(config(4, 1, PDL, STAGES=2)),)})
