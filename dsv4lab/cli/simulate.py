@@ -178,19 +178,25 @@ def _leans(args: argparse.Namespace, scenario: Scenario, plan: OverlapPlan, opti
     from dataclasses import replace
 
     from dsv4lab.overlap.plan import OFF
+    from dsv4lab.predict.roofline import ASSUMED
     from dsv4lab.predict.scenarios import run_scenario
     from dsv4lab.predict.sensitivity import sensitivity
+    from dsv4lab.queues.values import assumed
 
     short = replace(
         scenario, model=replace(scenario.model, compress_ratios=scenario.model.compress_ratios[:SHORT_LAYERS])
     )
 
     def gain(changes: dict[str, float]) -> float:
-        on = machine_of(args, changes)
-        off = run_scenario(short, OFF, on, options)
-        return 1.0 - run_scenario(short, plan, on, options).wall_ns / off.wall_ns
+        at = replace(short, reuse=min(1.0, changes.get("draft_reuse", short.reuse)))
+        on = machine_of(args, {k: v for k, v in changes.items() if k != "draft_reuse"})
+        off = run_scenario(at, OFF, on, options)
+        return 1.0 - run_scenario(at, plan, on, options).wall_ns / off.wall_ns
 
-    return sensitivity(gain, machine_of(args).values)
+    values = dict(machine_of(args).values)
+    if scenario.speculative != "none":
+        values["draft_reuse"] = assumed(scenario.reuse, "", ASSUMED["draft_reuse"])
+    return sensitivity(gain, values)
 
 
 def _program(args: argparse.Namespace) -> int:

@@ -59,6 +59,7 @@ class WhatifCommand(Command):
             "gap_us": base.gap_us,
             "recognised": recognised,
             "rows": rows,
+            "sensitivity": _leans(args, base),
             "warnings": warnings,
         }
         if args.json:
@@ -97,6 +98,23 @@ def _predictions(args: argparse.Namespace, base: Any) -> list[dict[str, Any]]:
                     }
                 )
     return rows
+
+
+def _leans(args: argparse.Namespace, base: Any) -> list[dict[str, Any]]:
+    """For the first runtime and queue count, and the first plan that is not ``off``."""
+    from dsv4lab.overlap.plan import OFF
+    from dsv4lab.predict.report import leans_json
+    from dsv4lab.predict.whatif import leans
+    from dsv4lab.queues.costs import machine
+    from dsv4lab.queues.devices import device
+
+    plan = next((p for p in plans_of(args.plan) if p != OFF), None)
+    if plan is None:
+        return []
+    name = (args.runtime or device(args.device).runtime).split(",")[0]
+    on = machine(args.device, name, args.hw_queues[0] if args.hw_queues else None, changes_of(args))
+    moves = dict(_move(text) for text in args.move)
+    return leans_json(leans(base, plan, on, tokens=args.tokens, move=moves, join=args.join, graphs=not args.eager))
 
 
 def _move(text: str) -> tuple[str, str]:

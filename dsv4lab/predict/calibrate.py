@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dsv4lab.errors import UsageError
+from dsv4lab.predict.golden import minimise
 from dsv4lab.queues.costs import machine
 from dsv4lab.queues.program_json import workload_from_json
 from dsv4lab.queues.simulate import simulate
@@ -134,21 +134,4 @@ def _loss(rows: Sequence[Measured], device: str, values: Mapping[str, float]) ->
 
 
 def _search(rows: Sequence[Measured], device: str, values: Mapping[str, float], name: str) -> float:
-    golden = (math.sqrt(5) - 1) / 2
-    low, high = math.log(values[name] / SPAN), math.log(values[name] * SPAN)
-
-    def loss(x: float) -> float:
-        return _loss(rows, device, {**values, name: math.exp(x)})
-
-    a, b = high - golden * (high - low), low + golden * (high - low)
-    at_a, at_b = loss(a), loss(b)
-    for _ in range(16):
-        if at_a < at_b:
-            high, b, at_b = b, a, at_a
-            a = high - golden * (high - low)
-            at_a = loss(a)
-        else:
-            low, a, at_a = a, b, at_b
-            b = low + golden * (high - low)
-            at_b = loss(b)
-    return math.exp((low + high) / 2)
+    return minimise(lambda value: _loss(rows, device, {**values, name: value}), values[name], SPAN)

@@ -12,8 +12,10 @@ import numpy as np
 from dsv4lab.errors import TraceError
 from dsv4lab.overlap.plan import OverlapPlan
 from dsv4lab.predict.recognise import recognise
+from dsv4lab.predict.sensitivity import Lean, sensitivity
 from dsv4lab.queues.costs import Machine, machine
 from dsv4lab.queues.simulate import Simulated, simulate
+from dsv4lab.queues.values import assumed
 from dsv4lab.queues.workload import Cost, Workload
 from dsv4lab.timeline.program import MAIN
 from dsv4lab.timeline.timeline import Timeline
@@ -21,9 +23,16 @@ from dsv4lab.timeline.timeline import Timeline
 CONSUMERS = {"compressor.*": ("attention",), "indexer.compressor.*": ("indexer.topk", "attention")}
 """What reads the results of ops that presets move: the join is in front of it."""
 
-SMALL_GAP_US = 20.0
 SHARES = Cost(0.0, occupancy=1.0, bandwidth=0.4)
 """Shares of the device that a traced kernel is taken to use, for want of its shape: assumed."""
+
+_TRACED = {
+    "traced_occupancy": assumed(SHARES.occupancy, "", "share of CUs that a traced kernel touches"),
+    "traced_bandwidth": assumed(SHARES.bandwidth, "", "share of the memory rate that a traced kernel draws"),
+}
+_PER_OP = ("names", "layers", "streams", "waits", "costs", "kinds", "steps", "lead_us")
+LEAN_KERNELS = 1500
+SMALL_GAP_US = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +182,41 @@ def ask(
     side = sum(s != MAIN for s in changed.streams)
     residual = serial.wall_ns / 1e3 / base.wall_us - 1.0
     return Answer(plan.name, on.hw_queues, side, base.wall_us, residual, predicted, run)
+
+
+def leans(
+    base: Baseline,
+    plan: OverlapPlan,
+    on: Machine,
+    *,
+    tokens: int = 1,
+    move: Mapping[str, str] | None = None,
+    join: Sequence[str] = (),
+    graphs: bool = True,
+) -> list[Lean]:
+    """Which assumed values the gain of ``plan`` leans on, what a trace does not say about its kernels among them."""
+    sample = first_kernels(base, LEAN_KERNELS)
+
+    def gain(changes: dict[str, float]) -> float:
+        numbers = {k: v for k, v in changes.items() if k not in _TRACED}
+        changed = machine(on.device.name, on.runtime.name, on.hw_queues, {**_numbers(on), **numbers})
+        shares = {name.removeprefix("traced_"): min(1.0, v) for name, v in changes.items() if name in _TRACED}
+        work = replace(sample.workload, costs=tuple(replace(c, **shares) for c in sample.workload.costs))
+        answer = ask(replace(sample, workload=work), plan, changed, tokens=tokens, move=move, join=join, graphs=graphs)
+        return answer.gain
+
+    return sensitivity(gain, {**on.values, **_TRACED})
+
+
+def first_kernels(base: Baseline, count: int) -> Baseline:
+    """The first ``count`` kernels of ``base``."""
+    work = base.workload
+    if len(work) <= count:
+        return base
+    cut = {name: getattr(work, name)[:count] for name in _PER_OP}
+    lead = sum(cut["lead_us"]) + base.gap_us * (count - 1)
+    wall = sum(cost.us for cost in cut["costs"]) + lead
+    return replace(base, workload=replace(work, **cut), ops=base.ops[:count], wall_us=wall)
 
 
 def _numbers(on: Machine) -> dict[str, float]:

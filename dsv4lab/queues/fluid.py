@@ -24,7 +24,9 @@ def fair_parts(demands: Sequence[float], capacity: float = 1.0) -> list[float]:
 
 def corun_rates(costs: Sequence[Cost], loss: float) -> tuple[float, ...]:
     """The rate of each kernel while exactly these run, 0 to 1."""
-    best = [1.0 - loss if len(costs) > 1 and sum(c.occupancy for c in costs) > 1.0 + 1e-9 else 1.0] * len(costs)
+    best = [max(0.05, 1.0 - loss) if len(costs) > 1 and sum(c.occupancy for c in costs) > 1.0 + 1e-9 else 1.0] * len(
+        costs
+    )
     for demands in ([c.bandwidth for c in costs], [c.compute for c in costs]):
         if sum(demands) > 1.0:
             for i, part in enumerate(fair_parts(demands)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,11 @@ from dsv4lab.predict import published as pub
 from dsv4lab.predict.calibrate import Measured, fit, load_rows, predict
 from dsv4lab.predict.cpu_probe import CpuProbe, probe_cpu
 from dsv4lab.predict.replan import Profiled, predicted_gain, profiled, replan
+from dsv4lab.predict.scenarios import run_scenario
+from dsv4lab.predict.seed_profile import seed_scenario
 from dsv4lab.predict.sensitivity import sensitivity
+from dsv4lab.predict.trace_pair import fit_pair
+from dsv4lab.predict.whatif import ask, baseline_of
 from dsv4lab.queues.costs import machine
 from dsv4lab.queues.simulate import simulate
 from dsv4lab.queues.workload import Cost, from_program
@@ -141,6 +146,19 @@ def test_bad_calibrations_are_refused(tmp_path: Path) -> None:
         json.dumps({"rows": [{"name": "a", "program": pub.one_projection(3, 2.0), "measured_us": 9}]}), encoding="utf-8"
     )
     assert load_rows(file)[0].measured_us == 9
+
+
+def test_a_trace_pair_gives_signals_and_losses_back() -> None:
+    """Both traces are made by the model with other values; whatif has to find them in the traces alone."""
+    truth = {"signal_device_us": 5.0, "corun_loss": 0.3}
+    scenario = replace(seed_scenario(), model=replace(seed_scenario().model, compress_ratios=(128, 4, 128, 4, 128, 4)))
+    odd = machine("mi355x", changes=truth)
+    base = baseline_of(run_scenario(scenario, OFF, odd).timeline())
+    patched = ask(base, HIP, odd).run.timeline()
+    found = fit_pair(run_scenario(scenario, OFF, odd).timeline(), patched, HIP, machine("mi355x"))
+    assert found.values == pytest.approx(truth, rel=0.1)
+    assert found.unidentified == ()
+    assert max(abs(r.error) for r in found.residuals) < 0.01
 
 
 def test_sensitivity_finds_what_turns_an_answer_round() -> None:
