@@ -150,6 +150,17 @@ def test_the_sweep_of_the_seed() -> None:
     assert sum(abs(found[level] - measured) for level, measured in SWEEP_TPOT.items()) / len(found) <= 0.02
 
 
+def test_a_prefill_on_tp4() -> None:  # fitted: PREFILL_SHARE
+    """ATOM at concurrency 1: a request's 8,295 tokens at 4 x 156.3 tokens/s, less 922 decoded ones at 13.58 ms."""
+    from dataclasses import replace
+
+    from dsv4lab.predict.serving import prefill_us
+
+    took = 8295 / (4 * 156.3) - 922 * 0.01358
+    found = prefill_us(replace(seed_scenario(), tp=4, isl=7373), machine("mi355x")) / 1e6
+    assert found == pytest.approx(took, rel=0.12)
+
+
 def test_side_streams_at_concurrency_1_on_tp4() -> None:
     """ATOM, TP4, concurrency 1: 13.58 ms a token off, +12.9 % with side streams on. Nothing is fitted to it."""
     from dataclasses import replace
