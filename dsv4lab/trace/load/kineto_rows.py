@@ -18,7 +18,7 @@ from dsv4lab.trace.load.labels import Labels
 from dsv4lab.trace.load.numbers import micros, micros_column
 from dsv4lab.trace.load.report import LoadReport
 
-_BATCH = 4096
+_BATCH = 1024
 _OWN = ("step", "layer", "op", "rank", "at")
 _NO_ARGS = OwnArgs()
 _PLACE = attrgetter("stream", "queue", "hsa_queue", "device", "correlation", "external")
@@ -120,7 +120,7 @@ class KinetoRows:
     @staticmethod
     def _args(events: list[Any]) -> list[Any]:
         args = list(map(_ARGS, events))
-        return [a or _NO_ARGS for a in args] if None in args else args
+        return [a or _NO_ARGS for a in args] if NoneType in set(map(type, args)) else args
 
     @staticmethod
     def _either(first: Sequence[IdValue], second: Sequence[IdValue]) -> list[IdValue]:
