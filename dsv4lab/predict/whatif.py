@@ -104,7 +104,7 @@ def moved(
     """``base`` with the ops of ``plan`` (and those whose names match a pattern of ``move``) on side streams.
 
     A moved op forks behind the op in front of it that stays. Its stream is joined in front of the first later op that
-    reads its result (``CONSUMERS``, or the patterns ``join``), of the next moved op's fork at the latest.
+    reads its result (``CONSUMERS``, or the patterns ``join``), in front of its next fork at the latest.
     """
     names = [op or name for op, name in zip(base.ops, base.workload.names, strict=True)]
     streams = [_stream(name, plan, tokens, move or {}) for name in names]
@@ -118,6 +118,8 @@ def moved(
             last_main = i
             continue
         new = tail.get(stream, -2) < last_main and last_main >= 0
+        if new and stream in pending:
+            waits[last_main] = tuple(sorted({*waits[last_main], pending[stream][0]}))
         waits.append((last_main,) if new else ())
         tail[stream] = i
         pending[stream] = (i, _readers(name, join))

@@ -18,10 +18,10 @@ from dsv4lab.predict.scenarios import run_scenario
 from dsv4lab.predict.seed_profile import seed_scenario
 from dsv4lab.predict.sensitivity import sensitivity
 from dsv4lab.predict.trace_pair import fit_pair
-from dsv4lab.predict.whatif import ask, baseline_of
+from dsv4lab.predict.whatif import Baseline, ask, baseline_of, moved
 from dsv4lab.queues.costs import machine
 from dsv4lab.queues.simulate import simulate
-from dsv4lab.queues.workload import Cost, from_program
+from dsv4lab.queues.workload import Cost, Workload, from_program
 from dsv4lab.timeline.program import MAIN, ProgramOp, StreamProgram
 
 OPS = [
@@ -146,6 +146,18 @@ def test_bad_calibrations_are_refused(tmp_path: Path) -> None:
         json.dumps({"rows": [{"name": "a", "program": pub.one_projection(3, 2.0), "measured_us": 9}]}), encoding="utf-8"
     )
     assert load_rows(file)[0].measured_us == 9
+
+
+def test_moved_kernels_of_a_trace_fork_and_join() -> None:
+    names = ["a", "k", "b", "c", "a", "k", "b", "c"]
+    work = Workload(
+        tuple(names), (-1,) * 8, (MAIN,) * 8, ((),) * 8, (Cost(5.0),) * 8, ("kernel",) * 8, (0,) * 8, lead_us=(0.0,) * 8
+    )
+    base = Baseline(work, ("",) * 8, 1.0, 8 * 5.0 + 7.0, ())
+    with_reader = moved(base, OFF, move={"k": "side0"}, join=["c"])
+    assert with_reader.waits == ((), (0,), (), (1,), (), (4,), (), (5,))
+    without = moved(base, OFF, move={"k": "side0"})
+    assert without.waits == ((), (0,), (), (), (1,), (4,), (), (5,))  # at the next fork, and at the end
 
 
 def test_a_trace_pair_gives_signals_and_losses_back() -> None:
