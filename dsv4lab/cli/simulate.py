@@ -13,6 +13,7 @@ from dsv4lab.cli.output import console, emit_json, table
 from dsv4lab.config.presets import PRESETS, preset
 from dsv4lab.errors import UsageError
 from dsv4lab.queues.devices import DEVICES
+from dsv4lab.queues.policies import ALL_POLICIES
 from dsv4lab.queues.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
@@ -72,6 +73,10 @@ def add_machine_arguments(parser: argparse.ArgumentParser, device: str) -> None:
     parser.add_argument("--runtime", metavar="NAMES", help=f"{', '.join(RUNTIMES)} (default: the device's newest)")
     parser.add_argument(
         "--hw-queues", type=integers("--hw-queues"), metavar="N[,N]", help="hardware queues (default: the runtime's)"
+    )
+    parser.add_argument("--queue-policy", choices=ALL_POLICIES, help="how streams get queues (default: the runtime's)")
+    parser.add_argument(
+        "--barrier-elision", action="store_true", help="streams that share a ring do not wait for each other"
     )
     parser.add_argument(
         "--set",
@@ -133,7 +138,12 @@ def machine_of(args: argparse.Namespace, changes: dict[str, float] | None = None
     from dsv4lab.queues.costs import machine
 
     queues = None if args.hw_queues is None else single("--hw-queues", args.hw_queues)
-    return machine(args.device, args.runtime, queues, {**changes_of(args), **(changes or {})})
+    return machine(args.device, args.runtime, queues, {**changes_of(args), **(changes or {})}, **rules_of(args))
+
+
+def rules_of(args: argparse.Namespace) -> dict[str, Any]:
+    """What ``--queue-policy`` and ``--barrier-elision`` change about the runtime."""
+    return {"policy": args.queue_policy, "barrier_elision": args.barrier_elision or None}
 
 
 def single(option: str, values: tuple[int, ...]) -> int:
@@ -276,6 +286,7 @@ def _sweep(args: argparse.Namespace) -> int:
         args.concurrency,
         serving=Serving(args.osl, ACCEPTED[args.speculative]),
         changes=changes_of(args),
+        rules=rules_of(args),
         options=Options(eager=args.eager, skew_us=args.skew_us),
     )
     best = min(points, key=lambda p: (p.concurrency_level, p.tpot_ms))

@@ -7,7 +7,7 @@ from typing import Any
 
 from dsv4lab.cli.base import Command
 from dsv4lab.cli.output import console, emit_json, table
-from dsv4lab.cli.simulate import add_machine_arguments, changes_of, plans_of
+from dsv4lab.cli.simulate import add_machine_arguments, changes_of, plans_of, rules_of
 from dsv4lab.cli.trace_load import add_load_options, exit_code, load, show_warnings
 from dsv4lab.errors import UsageError
 
@@ -80,7 +80,7 @@ def _predictions(args: argparse.Namespace, base: Any) -> list[dict[str, Any]]:
     rows = []
     for name in runtimes:
         for queues in args.hw_queues or (None,):
-            on = machine(args.device, name, queues, changes_of(args))
+            on = machine(args.device, name, queues, changes_of(args), **rules_of(args))
             for plan in plans_of(args.plan):
                 answer = ask(base, plan, on, tokens=args.tokens, move=moves, join=args.join, graphs=not args.eager)
                 busy = answer.run.timeline().stream_busy()
@@ -112,7 +112,8 @@ def _leans(args: argparse.Namespace, base: Any) -> list[dict[str, Any]]:
     if plan is None:
         return []
     name = (args.runtime or device(args.device).runtime).split(",")[0]
-    on = machine(args.device, name, args.hw_queues[0] if args.hw_queues else None, changes_of(args))
+    first = args.hw_queues[0] if args.hw_queues else None
+    on = machine(args.device, name, first, changes_of(args), **rules_of(args))
     moves = dict(_move(text) for text in args.move)
     return leans_json(leans(base, plan, on, tokens=args.tokens, move=moves, join=args.join, graphs=not args.eager))
 

@@ -78,8 +78,9 @@ def sweep(
     serving: Serving | None = None,
     changes: Mapping[str, float] | None = None,
     options: Options | None = None,
+    rules: Mapping[str, Any] | None = None,
 ) -> list[SweepPoint]:
-    """Every combination, one simulated step each, and ``off`` beside it."""
+    """Every combination, one simulated step each, and ``off`` beside it. ``rules``: as of ``machine``."""
     points, memo = [], _Memo(options or Options())
     chosen = serving or Serving(accepted=ACCEPTED[scenario.speculative])
     for level in levels:
@@ -87,7 +88,7 @@ def sweep(
         stall = stall_us(at, machine(device, runtimes[0], None, changes), chosen)
         for name in runtimes:
             for queues in hw_queues:
-                on = machine(device, name, queues, changes)
+                on = machine(device, name, queues, changes, **(rules or {}))
                 base = tpot_us(memo.run(at, OFF, on).wall_ns / 1e3, chosen, stall)
                 points += [_point(level, plan, on, memo.run(at, plan, on), base, chosen, stall) for plan in plans]
     return points

@@ -10,7 +10,7 @@ from dsv4lab.overlap.plan import OverlapPlan
 from dsv4lab.predict.calibrate import Fit, Residual
 from dsv4lab.predict.golden import minimise
 from dsv4lab.predict.whatif import Baseline, ask, baseline_of
-from dsv4lab.queues.costs import Machine, machine
+from dsv4lab.queues.costs import Machine, with_values
 from dsv4lab.timeline.timeline import Timeline
 
 BLIND = 0.002
@@ -39,8 +39,7 @@ def fit_pair(baseline: Timeline, overlapped: Timeline, plan: OverlapPlan, on: Ma
     values = {name: on.values[name].value for name in (signal, "corun_loss") if on.values[name].value > 0}
 
     def model(changes: Mapping[str, float]) -> _Seen:
-        changed = machine(on.device.name, on.runtime.name, on.hw_queues, {**_given(on), **changes})
-        answer = ask(base, plan, changed, tokens=tokens)
+        answer = ask(base, plan, with_values(on, changes), tokens=tokens)
         times = answer.run.times
         busy = sum(times.end) - sum(times.start)
         return _Seen(answer.predicted_us / base.wall_us, busy / 1e3 / _busy_us(base))
@@ -73,7 +72,3 @@ def _is_blind(model: Callable[[Mapping[str, float]], _Seen], values: Mapping[str
 
 def _busy_us(base: Baseline) -> float:
     return sum(cost.us for cost in base.workload.costs)
-
-
-def _given(on: Machine) -> dict[str, float]:
-    return {name: v.value for name, v in on.values.items() if v.status == "given"}

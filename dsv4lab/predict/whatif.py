@@ -13,7 +13,7 @@ from dsv4lab.errors import TraceError
 from dsv4lab.overlap.plan import OverlapPlan
 from dsv4lab.predict.recognise import recognise
 from dsv4lab.predict.sensitivity import Lean, sensitivity
-from dsv4lab.queues.costs import Machine, machine
+from dsv4lab.queues.costs import Machine, with_values
 from dsv4lab.queues.simulate import Simulated, simulate
 from dsv4lab.queues.values import assumed
 from dsv4lab.queues.workload import Cost, Workload
@@ -176,7 +176,7 @@ def ask(
 
     The model gives the difference that the plan makes; it is taken off the measured wall.
     """
-    own = machine(on.device.name, on.runtime.name, on.hw_queues, {**_numbers(on), "gap_us": base.gap_us, "graph_us": 0})
+    own = with_values(on, {"gap_us": base.gap_us, "graph_us": 0.0})
     serial = simulate(replace(base.workload, graphs=graphs), own, torch=True)
     changed = replace(moved(base, plan, tokens, move, join), graphs=graphs)
     run = simulate(changed, own, torch=True)
@@ -201,7 +201,7 @@ def leans(
 
     def gain(changes: dict[str, float]) -> float:
         numbers = {k: v for k, v in changes.items() if k not in _TRACED}
-        changed = machine(on.device.name, on.runtime.name, on.hw_queues, {**_numbers(on), **numbers})
+        changed = with_values(on, numbers)
         shares = {name.removeprefix("traced_"): min(1.0, v) for name, v in changes.items() if name in _TRACED}
         work = replace(sample.workload, costs=tuple(replace(c, **shares) for c in sample.workload.costs))
         answer = ask(replace(sample, workload=work), plan, changed, tokens=tokens, move=move, join=join, graphs=graphs)
@@ -219,7 +219,3 @@ def first_kernels(base: Baseline, count: int) -> Baseline:
     lead = sum(cut["lead_us"]) + base.gap_us * (count - 1)
     wall = sum(cost.us for cost in cut["costs"]) + lead
     return replace(base, workload=replace(work, **cut), ops=base.ops[:count], wall_us=wall)
-
-
-def _numbers(on: Machine) -> dict[str, float]:
-    return {name: v.value for name, v in on.values.items() if v.status == "given"}

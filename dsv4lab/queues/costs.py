@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dsv4lab.errors import UsageError
 from dsv4lab.queues.devices import Device, device
+from dsv4lab.queues.policies import ALL_POLICIES
 from dsv4lab.queues.runtimes import Runtime, runtime
 from dsv4lab.queues.values import Value, override
 
@@ -41,8 +42,12 @@ def machine(
     runtime_name: str | None = None,
     hw_queues: int | None = None,
     changes: Mapping[str, float] | None = None,
+    *,
+    policy: str | None = None,
+    barrier_elision: bool | None = None,
 ) -> Machine:
-    """Resolve names to a :class:`Machine`. ``changes`` replaces values of the device.
+    """Resolve names to a :class:`Machine`. ``changes`` replaces values of the device, ``policy`` and
+    ``barrier_elision`` what the runtime does by default.
 
     Raises:
         UsageError: unknown names, a queue count outside 1 to 128, or a runtime that is not the device's.
@@ -52,7 +57,19 @@ def machine(
     rt = runtime(runtime_name or dev.runtime)
     if rt.family != runtime(dev.runtime).family:
         raise UsageError(f"device {dev.name} does not run {rt.name}")
+    if policy is not None and policy not in ALL_POLICIES:
+        raise UsageError(f"queue policy {policy!r} is not one of {', '.join(ALL_POLICIES)}")
+    rt = replace(
+        rt,
+        policy=rt.policy if policy is None else policy,
+        barrier_elision=rt.barrier_elision if barrier_elision is None else barrier_elision,
+    )
     queues = rt.default_queues if hw_queues is None else hw_queues
     if not 1 <= queues <= MAX_QUEUES:
         raise UsageError(f"hardware queues must be 1 to {MAX_QUEUES}, got {queues}")
     return Machine(dev, rt, queues, override(dev.values, changes or {}))
+
+
+def with_values(on: Machine, changes: Mapping[str, float]) -> Machine:
+    """``on`` with some of its values replaced; its runtime's rules stay."""
+    return replace(on, values=override(on.values, changes))

@@ -82,7 +82,8 @@ def test_a_sweep_has_the_documented_keys(repo_root: Path, capsys: pytest.Capture
     [
         "simulate --preset tiny --device h200 --plan cuda",
         "simulate --preset tiny --device cpu --eager",
-        "simulate sweep --preset tiny --plan off,hip",
+        "simulate sweep --preset tiny --plan off,hip --queue-policy dynamic2",
+        "simulate --preset tiny --eager --runtime rocm-7.2 --queue-policy stream_id --barrier-elision --hw-queues 2",
         "simulate --preset flash --skew-us 20 --no-sensitivity --runtime rocm-10",
     ],
 )
