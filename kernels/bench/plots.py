@@ -61,7 +61,7 @@ def decode_plot(defaults: Sequence[Row], peers: Sequence[Row]) -> str:
             marks.append(f'<text x="{x:.0f}" y="{top + panel + 13}" text-anchor="middle">{label}</text>')
             if r["tokens"] == 8:
                 marks.append(f'<text x="{x:.0f}" y="{top + panel + 28}" text-anchor="middle">{r["length"]} rows</text>')
-    text = "bound / time; blue dots bf16 pool, green fp8 pool, rings FlashMLA, crosses sglang; by tokens; bound: the bf16 one"
+    text = "bound / time; blue dots bf16 pool, green fp8 pool, rings FlashMLA, crosses sglang; by tokens; bf16 bound"
     legend = f'<text x="60" y="18">{text}</text>'
     return svg(width, 40 + len(heads) * (panel + 46), [legend, *marks])
 

@@ -135,14 +135,21 @@ def arguments_of(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[t
     constants: dict[str, Any] = {}
     attributes: dict[tuple[int], list[list[Any]]] = {}
     parameters = inspect.signature(launch.kernel.fn).parameters
+    general = {p.name for p in launch.kernel.params if p.do_not_specialize}
     for at, name in enumerate(parameters):
         value = launch.constants[name] if name in launch.constants else launch.arguments[name]
-        if name in launch.constants or value is None or (isinstance(value, int) and value == 1):
+        one = isinstance(value, int) and value == 1 and name not in general
+        if name in launch.constants or value is None or one:
             signature[name], constants[name] = "constexpr", value
             continue
         signature[name] = _type(value)
         aligned = value.storage_offset() * value.element_size() if isinstance(value, torch.Tensor) else value
-        if isinstance(value, torch.Tensor | int) and not isinstance(value, bool) and aligned % 16 == 0:
+        if (
+            isinstance(value, torch.Tensor | int)
+            and not isinstance(value, bool)
+            and name not in general
+            and aligned % 16 == 0
+        ):
             attributes[(at,)] = [["tt.divisibility", 16]]
     return signature, constants, attributes
 

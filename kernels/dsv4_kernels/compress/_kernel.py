@@ -1,4 +1,4 @@
-"""Compression of finished windows: softmax pooling per channel, norm, rope and store: one launch, or two for long windows."""
+"""Compression of finished windows: pooling, norm, rope and store in one launch, or in two for long windows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _window_part(
     ks_ptr, state_ptr, ape_ptr, gather_state, gather_flat, from_flat, ks_stride, state_stride, ape_stride, j, d,
     C: tl.constexpr, D: tl.constexpr, RATIO: tl.constexpr,
 ):  # fmt: skip
-    """Keys and scores ``[len(j), len(d)]`` of rows ``j`` of the window; of ratio 4 the first four give their A halves."""
+    """Keys and scores ``[len(j), len(d)]`` of rows ``j`` of the window; of ratio 4 the older four give A halves."""
     flat = tl.load(from_flat + j) != 0
     at_flat = ks_ptr + tl.load(gather_flat + j) * ks_stride
     at_state = state_ptr + tl.load(gather_state + j) * state_stride

@@ -80,12 +80,12 @@ def _paged_cost(arguments: Arguments) -> Cost:
 
 def _cases(kind: str) -> tuple[Case, ...]:
     return (
-        Case(f"{kind}-one", lambda i: _paged(i, kind, (150,)), compiled=True),
+        Case(f"{kind}-one", lambda i: _paged(i, kind, (150,))),
         Case(f"{kind}-ragged", lambda i: _paged(i, kind, (0, 1, 64, 65, 200), heads=8)),
         Case(f"{kind}-mixed", lambda i: _paged(i, kind, [40 + t for t in range(300)], [t // 37 for t in range(300)]),
              small=False, compiled=True),
         Case(f"{kind}-16k-t1", lambda i: _paged(i, kind, (16_384,)), small=False, bench=True),
-        Case(f"{kind}-16k-t64", lambda i: _paged(i, kind, (16_384,) * 64), small=False, bench=True, compiled=True),
+        Case(f"{kind}-16k-t64", lambda i: _paged(i, kind, (16_384,) * 64), small=False, bench=True),
         Case(f"{kind}-prefill", lambda i: _paged(i, kind, [1000 + t // 4 for t in range(4096)], [0] * 4096),
              small=False, bench=True),
     )  # fmt: skip
@@ -100,7 +100,7 @@ SPECS = (
             Case("one", lambda i: _dense(i, 1, 70), compiled=True),
             Case("some", lambda i: _dense(i, 5, 130, 8)),
             Case("tiny", lambda i: _dense(i, 5, 33, 4, 32)),
-            Case("many", lambda i: _dense(i, 300, 1000), small=False, compiled=True),
+            Case("many", lambda i: _dense(i, 300, 1000), small=False),
         ),
         _dense_cost,
         (INDEX_SCORE,),

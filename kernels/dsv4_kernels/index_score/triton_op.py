@@ -103,7 +103,8 @@ def _run(
         },
         {
             "HEADS": heads, "BLOCK_HEADS": max(16, triton.next_power_of_2(heads)), "DIM": dim, "PER_PAGE": per_page,
-            "KIND": kind, "NATIVE": target_of(q.device).fp8 == "ocp", "PAGED": page_table is not None, "PDL": overlaps(q),
+            "KIND": kind, "NATIVE": target_of(q.device).fp8 == "ocp", "PAGED": page_table is not None,
+            "PDL": overlaps(q),
         },
         chosen,
     )  # fmt: skip

@@ -105,7 +105,7 @@ SPECS = (
             Case("prefill", lambda i: _streams(i, ((0, 9), (120, 15), (600, 2)), decode=False, topk=64), compiled=True),
             Case("window-only", lambda i: _streams(i, ((3, 2), (700, 1)), decode=True, some=True)),
             Case("none", lambda i: _streams(i, (), decode=True)),
-            Case("decode-300", lambda i: _streams(i, ((900, 1),) * 300, decode=True), small=False, compiled=True),
+            Case("decode-300", lambda i: _streams(i, ((900, 1),) * 300, decode=True), small=False),
             Case("prefill-3000", lambda i: _streams(i, ((0, 2000), (5000, 1000)), decode=False), small=False),
             Case("t128", lambda i: _streams(i, ((32_000, 1),) * 128, decode=True), small=False, bench=True),
         ),

@@ -40,16 +40,14 @@ SPECS = (
         index_topk_reference,
         "dsv4_kernels.index_topk.triton_op:index_topk",
         (
-            Case("small", lambda i: _topk(i, (70, 5, 0, 64, 33), 70, 32), compiled=True),
+            Case("small", lambda i: _topk(i, (70, 5, 0, 64, 33), 70, 32)),
             Case("ties", lambda i: _topk(i, (300, 299, 40), 300, 64, levels=2)),
             Case("all-equal", lambda i: _topk(i, (300, 65), 300, 64, levels=1)),
             Case("odd-values", lambda i: _topk(i, (300, 299, 40), 300, 64, odd=0.6)),
             Case("none", lambda i: _topk(i, (), 300, 64)),
-            Case("two-launches", lambda i: _topk(i, (9000, 5000, 64, 0, 4097), 9000, 64, levels=3), compiled=True),
+            Case("two-launches", lambda i: _topk(i, (9000, 5000, 64, 0, 4097), 9000, 64, levels=3)),
             Case("top-512", lambda i: _topk(i, (4096, 700, 512, 513), 4096, 512), small=False, compiled=True),
-            Case(
-                "top-1024", lambda i: _topk(i, (30_000, 1025, 20), 30_000, 1024, odd=0.01), small=False, compiled=True
-            ),
+            Case("top-1024", lambda i: _topk(i, (30_000, 1025, 20), 30_000, 1024, odd=0.01), small=False),
             Case("ties-64k", lambda i: _topk(i, (65_536, 60_000), 65_536, 512, levels=40), small=False, compiled=True),
             Case("t1-4k", lambda i: _topk(i, (4096,), 4096, 512), small=False, bench=True),
             Case("t1-64k", lambda i: _topk(i, (65_536,), 65_536, 512), small=False, bench=True),

@@ -10,7 +10,7 @@ from dsv4_kernels.pool_jit import store_rows
 
 @triton.jit
 def rotated(y, row_cos, row_sin, d, D: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr):
-    """``y [ROWS, BLOCK_D]`` with its last ``2 * HALF`` columns rotated; ``row_cos``, ``row_sin``: pointers ``[ROWS]``."""
+    """``y [ROWS, BLOCK_D]`` with its last ``2 * HALF`` columns rotated; ``row_cos``, ``row_sin``: ``[ROWS]``."""
     even, odd = tl.split(tl.reshape(y, (ROWS, BLOCK_D // 2, 2)))
     pair = tl.arange(0, BLOCK_D // 2)
     angle = pair - (D // 2 - HALF)

@@ -84,13 +84,13 @@ def _cost(arguments: Arguments) -> Cost:
 
 def _cases(parts: str, *, bench: bool = False) -> tuple[Case, ...]:
     cases = [
-        Case("one", lambda i: _arguments(i, parts, 1), compiled=True, bench=True),
+        Case("one", lambda i: _arguments(i, parts, 1), bench=True),
         Case("some", lambda i: _arguments(i, parts, 7, 5)),
         Case("many-rows", lambda i: _arguments(i, parts, 40, 16), compiled=True),
         Case("tiny", lambda i: _arguments(i, parts, 5, 4, d=64, rope=16)),
         Case("float32", lambda i: _arguments(i, parts, 5, 4, d=64, rope=16, dtype=torch.float32)),
         Case("none", lambda i: _arguments(i, parts, 0)),
-        Case("heads-128", lambda i: _arguments(i, parts, 600, 128), small=False, compiled=True),
+        Case("heads-128", lambda i: _arguments(i, parts, 600, 128), small=False),
     ]
     if "s" in parts:
         cases.append(Case("far", lambda i: _arguments(i, parts, 5, rows=4_300_000), small=False))

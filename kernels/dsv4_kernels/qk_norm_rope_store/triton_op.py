@@ -106,7 +106,8 @@ def _run(
         _qk_norm_rope_store_kernel,
         (programs,),
         {
-            "q_ptr": q_, "kv_ptr": kv_, "weight_ptr": some if weight is None else weight, "cos_ptr": cos, "sin_ptr": sin,
+            "q_ptr": q_, "kv_ptr": kv_, "weight_ptr": some if weight is None else weight, "cos_ptr": cos,
+            "sin_ptr": sin,
             "pool_ptr": pool_, "rope_ptr": pool_ if rope_pool is None else rope_pool,
             "rows_ptr": cos if rows is None else rows, "n_q": n_q, "n_kv": n_kv, "eps": eps,
             "q_stride_t": q_.stride(0), "q_stride_h": 0 if q is None else q.stride(1), "kv_stride": kv_.stride(0),

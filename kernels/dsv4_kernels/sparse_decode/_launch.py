@@ -37,10 +37,7 @@ DECODE = LaunchTable(
 DECODE_FP8 = LaunchTable(
     "sparse_decode_fp8",
     {
-        "nvidia": (
-            row(config(8, 3, PDL, BLOCK_H=16, BLOCK_K=32, KEYS_ON_ROWS=0), heads=16),
-            row(config(8, 2, PDL, BLOCK_H=32, BLOCK_K=32, KEYS_ON_ROWS=0)),
-        ),
+        "nvidia": (row(config(8, 3, PDL, BLOCK_H=16, BLOCK_K=32, KEYS_ON_ROWS=0)),),
         "amd": (
             row(config(4, 1, BLOCK_H=16, BLOCK_K=16, KEYS_ON_ROWS=0), heads=16),
             row(config(8, 1, BLOCK_H=32, BLOCK_K=16, KEYS_ON_ROWS=0)),

@@ -42,10 +42,7 @@ PREFILL = LaunchTable(
 PREFILL_FP8 = LaunchTable(
     "sparse_prefill_fp8",
     {
-        "nvidia": (
-            row(config(8, 3, BLOCK_H=16, TOKENS=1, BLOCK_K=32, KEYS_ON_ROWS=0), heads=16),
-            row(config(8, 2, BLOCK_H=32, TOKENS=1, BLOCK_K=32, KEYS_ON_ROWS=0)),
-        ),
+        "nvidia": (row(config(8, 3, BLOCK_H=16, TOKENS=1, BLOCK_K=32, KEYS_ON_ROWS=0)),),
         "amd": (
             row(config(4, 1, BLOCK_H=16, TOKENS=1, BLOCK_K=16, KEYS_ON_ROWS=0), heads=16),
             row(config(8, 1, BLOCK_H=32, TOKENS=1, BLOCK_K=16, KEYS_ON_ROWS=0)),
