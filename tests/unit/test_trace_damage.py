@@ -161,3 +161,40 @@ def test_a_header_of_odd_types_is_no_crash(tmp_path: Path, header: dict[str, obj
         table.to_json()
     assert trace.compare(trace).a.wall_ns == 9000
     assert load_trace(export_kineto(trace, tmp_path / "again.json")).stream_busy().union_busy_ns == 6000
+
+
+def test_rows_without_any_start_time_are_lost_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    row = '{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 0, "ts": %s, "dur": 2, "args": {"stream": 1}}'
+    path.write_text('{"traceEvents": [' + row % "null" + "," + row % '"soon"' + "]}")
+    report = load_trace(path).report
+    assert report is not None
+    assert (report.events, report.rows, report.lost_events) == (2, 0, 2)
+
+
+def test_a_damaged_header_gives_the_keys_that_still_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    row = '{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 0, "ts": 1, "dur": 2, "args": {"stream": 1}}'
+    head = (
+        '{"schemaVersion": 1, "broken": , "distributedInfo": {"rank": 3, "world_size": 8}, "hip_runtime_version": 7, '
+    )
+    path.write_text(head + '"traceEvents": [' + row + "]}")
+    trace = load_trace(path)
+    assert trace.report is not None
+    assert trace.report.repairs == {"damaged header": 1}
+    assert (trace.meta["rank"], trace.meta["world_size"], trace.meta["platform"]) == (3, 8, "rocm")
+
+
+@pytest.mark.parametrize(
+    "inside",
+    ['"name":"' * 30_000, ':"' * 100_000, '"name":"' + "\\" * 200_001 + '"', '"name":"' + "x" * (9 << 20) + '"'],
+    ids=["names", "quotes", "backslashes", "one long string"],
+)
+def test_repairs_take_one_pass_over_an_event(tmp_path: Path, inside: str) -> None:
+    path = tmp_path / "t.json"
+    row = '{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":0,"ts":%d,"dur":1,"args":{"stream":1}}'
+    path.write_text('{"traceEvents":[' + row % 1 + ',{"ph":"X",' + inside + "}," + row % 5 + "]}")
+    report = load_trace(path).report
+    assert report is not None
+    assert (report.rows, report.truncated) == (2, False)
+    assert report.events + report.lost_events == 3

@@ -73,7 +73,7 @@ def test_events_that_end_early_are_read_by_one(tmp_path: Path, monkeypatch: pyte
     path.write_bytes(head + b"\n  ],\n" + tail + b"}")
     assert kineto._read_shared(path, None) is None
     _, report = alone(path, monkeypatch)
-    assert (report.rows, report.lost_events) == (320, 0)
+    assert (report.rows, report.lost_events, dict(report.repairs)) == (320, 0, {})
 
 
 def test_small_files_and_busy_machines_get_no_helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,8 @@ class KinetoRows:
             self.report.findings["no start time"] += int((~ok).sum())
             rows = [e for e, good in zip(rows, ok, strict=True) if good]
             kind, piece, start = kind[ok], piece[ok], start[ok]
+        if not rows:
+            return
         args = self._args(rows)
         stream, queue, hsa_queue, device, correlation, external = zip(*map(_PLACE, args), strict=True)
         self._put("start_ns", start)

@@ -17,6 +17,8 @@ from dsv4lab.trace.load.salvage import CUT, FIRST_KEYS, object_end, salvage
 
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE_ARRAY = re.compile(rb"\[\s*(?=\{\s*" + FIRST_KEYS + rb")")
+_KEY = re.compile(rb'"(\w{1,64})"\s*:\s*', re.ASCII)
+_SCALAR = re.compile(rb'"(?:[^"\\]|\\.)*"|[-0-9.eE+]+|true|false|null')
 _HEADER_LIMIT = 64 << 20
 _KEY_REACH = 256
 _TAIL_LIMIT = 64 << 20
@@ -63,7 +65,7 @@ class EventReader:
         held = [self._open()]
         self._decoder = EventDecoder(own=isinstance(self.header.get("dsv4lab"), dict))
         for chunk in self._chunks:
-            if self._tail is not None:
+            if self._ended():
                 self._keep_tail(chunk)
                 continue
             cut = last_cut(chunk)
@@ -72,12 +74,18 @@ class EventReader:
                 continue
             if self._is_mine():
                 yield self._piece(b"".join((b"[", *held, memoryview(chunk)[: cut[0]], b"]")))
+            if self._ended():
+                self._keep_tail(chunk[cut[0] :])
             held = [chunk[cut[1] :]]
         self.ended_early = self._tail is not None
         if self._tail is None and self._share == 0:
             yield from self._finish(b"".join(held))
         if self._tail is not None:
             self.tail = self._keys(b"{" + b"".join(self._tail).lstrip(b", \t\r\n"), "tail")
+
+    def _ended(self) -> bool:
+        """Whether the array of events is over."""
+        return self._tail is not None
 
     def _is_mine(self) -> bool:
         """Whether this reader decodes the next piece; all readers of a file cut it alike."""
@@ -128,13 +136,13 @@ class EventReader:
         cut = last_cut(text)
         if cut is not None:
             yield self._piece(b"[" + text[: cut[0]] + b"]")
+            if self._ended():
+                self._keep_tail(text[cut[0] :])
+                return
             text = text[cut[1] :]
-        if self._tail is not None:
-            self._keep_tail(text)
-        else:
-            yield self._salvaged(text, final=True)
-            if self._tail is None:
-                self._report.truncated = True
+        yield self._salvaged(text, final=True)
+        if self._tail is None:
+            self._report.truncated = True
 
     def _salvaged(self, text: bytes, *, final: bool) -> Events:
         events, tail = salvage(text, final, self._report)
@@ -145,17 +153,19 @@ class EventReader:
 
 
 def _salvaged_keys(text: bytes) -> dict[str, Any]:
-    """The top-level scalar and object values of a damaged header that still read one by one."""
+    """The top-level values of a damaged header that still read one by one, in one pass over the text."""
     out: dict[str, Any] = {}
-    for key in re.finditer(rb'"(\w{1,64})"\s*:\s*', text):
-        if text[key.end() : key.end() + 1] in (b"{", b"["):
-            end = object_end(text[key.end() :])
-            value = text[key.end() : key.end() + end] if end else b""
+    at = 0
+    while key := _KEY.search(text, at):
+        begin = key.end()
+        if text[begin : begin + 1] in (b"{", b"["):
+            end = object_end(text, begin) or begin
         else:
-            found = re.match(rb'"(?:[^"\\]|\\.)*"|[-0-9.eE+]+|true|false|null', text[key.end() :])
-            value = found[0] if found else b""
+            scalar = _SCALAR.match(text, begin)
+            end = scalar.end() if scalar else begin
         try:
-            out.setdefault(key[1].decode("ascii"), msgspec.json.decode(value))
+            out.setdefault(key[1].decode("ascii"), msgspec.json.decode(text[begin:end]))
         except ERRORS:
-            continue
+            end = begin
+        at = max(end, begin)
     return out

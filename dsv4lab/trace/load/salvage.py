@@ -16,10 +16,10 @@ _BATCH = 64
 _CLOSES_TRIED = 10
 
 
-def object_end(text: bytes) -> int | None:
-    """Where the JSON object that ``text`` begins with ends (exclusive), strings respected; ``None`` if it does not."""
+def object_end(text: bytes, begin: int = 0) -> int | None:
+    """Where the JSON value that begins at ``begin`` ends (exclusive), strings respected; ``None`` if it does not."""
     depth = 0
-    for token in _TOKEN.finditer(text):
+    for token in _TOKEN.finditer(text, begin):
         mark = token[0]
         if mark in (b"{", b"["):
             depth += 1
