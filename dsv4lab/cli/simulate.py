@@ -272,6 +272,7 @@ def _sweep(args: argparse.Namespace) -> int:
     from dsv4lab.predict.sweep import sweep
     from dsv4lab.queues.devices import device
     from dsv4lab.queues.runtimes import runtime
+    from dsv4lab.queues.values import rows
 
     if args.program is not None:
         raise UsageError("--program: a sweep takes a --preset")
@@ -289,8 +290,14 @@ def _sweep(args: argparse.Namespace) -> int:
         rules=rules_of(args),
         options=Options(eager=args.eager, skew_us=args.skew_us),
     )
-    best = min(points, key=lambda p: (p.concurrency_level, p.tpot_ms))
-    found = {"simulated": True, "rows": [p.to_json() for p in points], "best": best.to_json()}
+    levels = sorted({p.concurrency_level for p in points})
+    best = [min((p for p in points if p.concurrency_level == level), key=lambda p: p.tpot_ms) for level in levels]
+    found = {
+        "simulated": True,
+        "rows": [p.to_json() for p in points],
+        "best": [p.to_json() for p in best],
+        "assumed": rows(device(args.device).values, ("assumed",)),
+    }
     if args.json:
         emit_json(found)
         return 0

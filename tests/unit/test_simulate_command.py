@@ -74,6 +74,7 @@ def test_a_sweep_has_the_documented_keys(repo_root: Path, capsys: pytest.Capture
     found = printed(f"simulate sweep --preset tiny --isl 256 {lists}", capsys)
     assert keys(found, "rows") == documented(repo_root, "simulate sweep")
     assert len(found["rows"]) == 16
+    assert [row["concurrency_level"] for row in found["best"]] == [1, 4]
     assert all(row["delta_vs_off"] == 0 for row in found["rows"] if row["plan"] == "off")
 
 
