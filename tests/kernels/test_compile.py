@@ -11,6 +11,7 @@ from dsv4_kernels.registry import specs
 from dsv4_kernels.target import TARGETS
 
 
+@pytest.mark.timeout(900)  # some 170 configs a target, a second each on a quiet machine
 @pytest.mark.parametrize("arch", TARGETS)
 def test_every_config_of_every_launch_table_compiles(arch: str) -> None:
     work = [job for spec in specs().values() for job in jobs(spec, TARGETS[arch])]

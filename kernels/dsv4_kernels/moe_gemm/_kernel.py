@@ -111,13 +111,12 @@ def _dot_words(words, x_ptr, first, FORMAT: tl.constexpr, FP16: tl.constexpr, DO
 @triton.jit
 def _scales(scales_ptr, expert, row, group, rows, groups, FORMAT: tl.constexpr, FP16: tl.constexpr, DOWN: tl.constexpr):
     """Scale of each row and group of four words, ``[BN, G]`` float32, with what is left of the powers of two."""
+    lift: tl.constexpr = 20 if FORMAT != 2 else (DOWN if FP16 else 26)
     if FORMAT == 2:
         at = scales_ptr + (expert * rows + row)[:, None] * groups + group[None, :]
-        lift: tl.constexpr = DOWN if FP16 else 26
     else:
         wide = groups // 8
         at = scales_ptr + (expert * (rows // 128) + row // 128)[:, None] * wide + (group // 8)[None, :]
-        lift: tl.constexpr = 20
     exponent = tl.load(at, mask=(group < groups)[None, :], other=0).to(tl.int32) + lift
     return (exponent << 23).to(tl.float32, bitcast=True)
 
