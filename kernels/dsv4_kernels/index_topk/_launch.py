@@ -7,6 +7,10 @@ from dsv4_kernels.launch import PDL, LaunchTable, config, row
 INDEX_TOPK = LaunchTable(
     "index_topk",
     {
+        "sm_100": (
+            row(config(4, 1, PDL, BLOCK=1024), entries=1024),
+            row(config(8, 1, PDL, BLOCK=2048)),
+        ),
         "nvidia": (
             row(config(4, 1, PDL, BLOCK=1024), entries=1024),
             row(config(16, 1, PDL, BLOCK=4096), entries=4096),
