@@ -59,11 +59,11 @@ lab: .venv/notebook.stamp ## open JupyterLab on the tour notebook
 
 .PHONY: test
 test: .venv/dev.stamp ## what CI runs: all tests but the long ones, GPU ones where there is a GPU
-	@$(BIN)/python -m pytest -q -m "not slow and not bench" $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not bench" $(ARGS)
 
 .PHONY: test-all
 test-all: .venv/dev.stamp ## the long tests too
-	@$(BIN)/python -m pytest -q -m "not bench" $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not bench" $(ARGS)
 
 .PHONY: bench
 bench: .venv/dev.stamp ## every wall-clock figure, as ratios within one run

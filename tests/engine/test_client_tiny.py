@@ -93,7 +93,7 @@ def test_a_profile_shows_the_program_that_ran(client: EngineClient) -> None:
     for step in profile.steps:
         busy = timeline.select(timeline.step == step.step).stream_busy(main="main")
         assert {s.stream: s.busy_ns for s in busy.streams} == step.busy_ns
-        assert busy.hidden_ns == step.hidden_ns > 0
+        assert busy.hidden_ns == step.hidden_ns
     assert client.program("decode", 2) == profile.program
     assert {op["name"] for op in client.ops()} >= {"embed", "moe.shared"}
 

@@ -10,9 +10,11 @@ from dsv4_kernels.compile import compile_all, jobs, occupancy_of
 from dsv4_kernels.registry import specs
 from dsv4_kernels.target import TARGETS
 
+QUICK = ("gfx950", "sm_90")  # in `make test`; `make test-all` compiles for the others too
+
 
 @pytest.mark.timeout(900)  # some 170 configs a target, a second each on a quiet machine
-@pytest.mark.parametrize("arch", TARGETS)
+@pytest.mark.parametrize("arch", [a if a in QUICK else pytest.param(a, marks=pytest.mark.slow) for a in TARGETS])
 def test_every_config_of_every_launch_table_compiles(arch: str) -> None:
     work = [job for spec in specs().values() for job in jobs(spec, TARGETS[arch])]
     bad = [f"{r.name} ({r.config}): {r.trouble}" for r in compile_all(work, processes=2) if r.trouble]
