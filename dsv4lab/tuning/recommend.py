@@ -129,10 +129,12 @@ def pick_candidate(space: SweepSpace, trials: Sequence[Trial]) -> Choice | None:
     """The overlap worth confirming: lowest TPOT against ``off`` beside it, averaged over concurrency levels.
 
     Among choices within :data:`LEAST_GAIN` of the lowest, the one with the fewest queues, then the first plan listed.
+    On one queue nothing can overlap, so it is passed over where others were measured: a gain there is noise.
     None if no plan but ``off`` was measured at every level.
     """
     scores: dict[Choice, float] = {}
-    for queues in sorted(space.hw_queues):
+    overlapping = [queues for queues in sorted(space.hw_queues) if queues > 1]
+    for queues in overlapping or sorted(space.hw_queues):
         for plan in space.plan_names:
             cells = [Cell(plan, queues, level) for level in space.concurrency]
             logs = [list(paired_logs(trials, cell).values()) for cell in cells] if plan != BASELINE else [[]]

@@ -95,6 +95,14 @@ def test_among_equals_the_fewest_queues_win(rng: np.random.Generator) -> None:
     assert pick_candidate(space, trials_of(space, equal, rng, spread=0.0)) == Choice("hip", 2)
 
 
+def test_one_queue_overlaps_nothing_and_is_passed_over(rng: np.random.Generator) -> None:
+    lucky = gains({("cuda", 1): -0.2, ("hip", 2): -0.1})
+    space = make_space()
+    assert pick_candidate(space, trials_of(space, lucky, rng)) == Choice("hip", 2)
+    alone = make_space(hw_queues=(1,))
+    assert pick_candidate(alone, trials_of(alone, lucky, rng)) == Choice("cuda", 1)
+
+
 def test_a_lucky_pick_does_not_survive_its_own_trials(rng: np.random.Generator) -> None:
     space = make_space()
     explored = trials_of(space, gains({("cuda", 4): -0.2}), rng)
