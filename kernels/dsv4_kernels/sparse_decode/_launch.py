@@ -29,7 +29,7 @@ DECODE = LaunchTable(
         "gfx950": (
             row(config(4, 2, BLOCK_H=16, BLOCK_K=32, KEYS_ON_ROWS=0), heads=16),
             row(config(4, 2, BLOCK_H=32, BLOCK_K=32, KEYS_ON_ROWS=0), heads=32),
-            row(config(8, 2, BLOCK_H=64, BLOCK_K=32, KEYS_ON_ROWS=0)),
+            row(config(8, 2, BLOCK_H=64, BLOCK_K=16, KEYS_ON_ROWS=0)),
         ),
     },
 )

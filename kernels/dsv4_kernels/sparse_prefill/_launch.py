@@ -15,8 +15,8 @@ PREFILL = LaunchTable(
             row(config(8, 2, BLOCK_H=16, TOKENS=4, BLOCK_K=32, KEYS_ON_ROWS=0), heads=16, prefix=48),
             row(config(4, 3, BLOCK_H=16, TOKENS=1, BLOCK_K=32, KEYS_ON_ROWS=0), heads=16),
             row(config(8, 2, BLOCK_H=32, TOKENS=2, BLOCK_K=32, KEYS_ON_ROWS=0), heads=32, prefix=128),
-            row(config(8, 3, BLOCK_H=32, TOKENS=1, BLOCK_K=64, KEYS_ON_ROWS=1), heads=32),
-            row(config(8, 2, BLOCK_H=64, TOKENS=1, BLOCK_K=64, KEYS_ON_ROWS=0)),
+            row(config(8, 2, BLOCK_H=32, TOKENS=1, BLOCK_K=32, KEYS_ON_ROWS=0), heads=32),
+            row(config(8, 2, BLOCK_H=64, TOKENS=1, BLOCK_K=32, KEYS_ON_ROWS=0)),
         ),
         "sm_100": (
             row(config(8, 2, BLOCK_H=16, TOKENS=4, BLOCK_K=32, KEYS_ON_ROWS=0), heads=16, prefix=48),
@@ -31,10 +31,10 @@ PREFILL = LaunchTable(
             row(config(8, 2, BLOCK_H=64, TOKENS=1, BLOCK_K=16, KEYS_ON_ROWS=0)),
         ),
         "gfx950": (
-            row(config(8, 2, BLOCK_H=16, TOKENS=4, BLOCK_K=32, KEYS_ON_ROWS=0), heads=16, prefix=48),
+            row(config(8, 2, BLOCK_H=16, TOKENS=4, BLOCK_K=16, KEYS_ON_ROWS=0), heads=16, prefix=48),
             row(config(4, 2, BLOCK_H=16, TOKENS=1, BLOCK_K=32, KEYS_ON_ROWS=0), heads=16),
-            row(config(8, 2, BLOCK_H=32, TOKENS=2, BLOCK_K=32, KEYS_ON_ROWS=0), heads=32),
-            row(config(8, 2, BLOCK_H=64, TOKENS=1, BLOCK_K=32, KEYS_ON_ROWS=0)),
+            row(config(8, 2, BLOCK_H=32, TOKENS=2, BLOCK_K=16, KEYS_ON_ROWS=0), heads=32),
+            row(config(8, 2, BLOCK_H=64, TOKENS=1, BLOCK_K=16, KEYS_ON_ROWS=0)),
         ),
     },
 )
