@@ -55,14 +55,11 @@ def time_call(
 def _warm_up(call: Callable[..., Any], sets: list[Arguments]) -> float:
     """Milliseconds of a second call, after the first has compiled; on a side stream, as capture wants it."""
     stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())  # which may still be making the arguments
     with torch.cuda.stream(stream):
         call(**sets[0])
         stream.synchronize()
         return _timed_ms(lambda: call(**sets[-1]))
-
-
-def _timer() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def _replay_ms(graph: torch.cuda.CUDAGraph) -> float:
