@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 
 import torch
@@ -16,6 +15,7 @@ from dsv4lab.config.from_json import load_model_config
 from dsv4lab.config.model import ModelConfig
 from dsv4lab.config.presets import PRESETS
 from dsv4lab.errors import CheckpointError, ConfigError
+from dsv4lab.host import memory_bytes
 
 
 def model_config(model: str) -> ModelConfig:
@@ -37,7 +37,7 @@ def model_weights(
     """
     if model not in PRESETS:
         return load_weights(model, config, dtype, progress)
-    need, have = weight_bytes(config, dtype), _physical_memory()
+    need, have = weight_bytes(config, dtype), memory_bytes()
     if have is not None and need > have:
         raise CheckpointError(
             f"preset {model}: synthetic weights take {need / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, "
@@ -64,11 +64,3 @@ def _width(spec: TensorSpec, dtype: torch.dtype) -> int:
     if spec.role is Role.HASH_TABLE:
         return 8
     return dtype.itemsize if spec.role.follows_model_dtype else 4
-
-
-def _physical_memory() -> int | None:
-    """Bytes, None where the system does not say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
