@@ -263,10 +263,10 @@ def test_a_restart_may_be_asked_from_a_callback(reborn: EngineClient) -> None:
 
 def test_a_load_goes_on_after_a_restart_and_ends_with_a_crash(reborn: EngineClient) -> None:
     client = reborn
-    client.start_load(2, prompt_tokens=10, max_new_tokens=30)
+    client.start_load(2, prompt_tokens=10, max_new_tokens=2000)
     client.restart()
     assert len(client.profile(steps=3).steps) == 3
-    assert client.status()["in_flight"] > 0
+    assert any(client.status()["in_flight"] > 0 for _ in range(1000))  # both may just be between two of their requests
     assert client.pid is not None
     os.kill(client.pid, signal.SIGKILL)
     with pytest.raises(WorkerDiedError):
