@@ -85,6 +85,11 @@ def add_machine_arguments(parser: argparse.ArgumentParser, device: str) -> None:
         metavar="NAME=VALUE",
         help="replace a value of the device; may be repeated",
     )
+    parser.add_argument(
+        "--graph-streams",
+        choices=("shared", "apart"),
+        help="whether a graph's streams sit on its launch stream's queue (default: what was seen of the runtime)",
+    )
 
 
 def _add_load(parser: argparse.ArgumentParser) -> None:
@@ -142,8 +147,9 @@ def machine_of(args: argparse.Namespace, changes: dict[str, float] | None = None
 
 
 def rules_of(args: argparse.Namespace) -> dict[str, Any]:
-    """What ``--queue-policy`` and ``--barrier-elision`` change about the runtime."""
-    return {"policy": args.queue_policy, "barrier_elision": args.barrier_elision or None}
+    """What ``--queue-policy``, ``--barrier-elision`` and ``--graph-streams`` change about the runtime."""
+    shared = None if args.graph_streams is None else args.graph_streams == "shared"
+    return {"policy": args.queue_policy, "barrier_elision": args.barrier_elision or None, "graph_shared": shared}
 
 
 def single(option: str, values: tuple[int, ...]) -> int:

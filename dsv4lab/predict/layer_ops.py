@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from dsv4lab.config.model import LayerKind, ModelConfig
 from dsv4lab.predict.oplist import Kernel, ListedOp
 
-FULL_TILE = 64  # tokens from which a product's workgroup fills a CU, so that no other fits beside it (assumed)
+TILES = ((16, 16, 64), (128, 64, 64), (1 << 30, 128, 128))
+"""Tiles of this project's fp8 product on AMD (``dsv4_kernels.block_fp8_gemm``): up to so many tokens, rows, columns."""
+
+TILE_DEPTH, TILE_STAGES = 128, 2
 FP4_BYTES = 0.53  # four bits and a scale byte for every 32
 KV_ROW_BYTES = 1024
 INDEX_KEY_BYTES = 132
@@ -31,11 +34,17 @@ class StepShape:
         return self.requests + (self.tokens - self.requests) * (1.0 - self.reuse)
 
 
+def tile_kib(tokens: int, bytes_each: float) -> float:
+    """Local memory of a product's workgroup: both tiles of every stage."""
+    rows, columns = next((t, n) for most, t, n in TILES if tokens <= most)
+    return (rows + columns) * TILE_DEPTH * TILE_STAGES * bytes_each / 1024
+
+
 def linear(shape: StepShape, rows: int, columns: float, bytes_each: float, precision: str) -> Kernel:
     """A product of ``[tokens, rows]`` with ``[rows, columns]`` weights; split over K so that it fills the device."""
     size = rows * columns * bytes_each + shape.tokens * (rows + columns) * 2
     flops = 2.0 * shape.tokens * rows * columns
-    return Kernel(size, flops, 256, precision, footprint=min(1.0, shape.tokens / FULL_TILE))
+    return Kernel(size, flops, 256, precision, tile_kib(shape.tokens, bytes_each))
 
 
 def small(shape: StepShape, width: float) -> Kernel:
@@ -78,8 +87,8 @@ def _attention(c: ModelConfig, kind: LayerKind, shape: StepShape) -> Iterator[Li
 
 
 def _compressor(c: ModelConfig, shape: StepShape, name: str, width: int, target: str) -> Iterator[ListedOp]:
-    """Replicated on every rank. Its input is cast to fp32, its weights are bf16 (dsv4-spec 2.9)."""
-    product = linear(shape, c.hidden_size, width, 2, "bf16")
+    """Replicated on every rank. As the engine runs it: the input is cast by a kernel of its own, weights are fp32."""
+    product = linear(shape, c.hidden_size, width, 4, "fp32")
     yield ListedOp(f"{name}.gemm", (small(shape, 1.5 * c.hidden_size), product), ("attn.in",), (name,))
     store = Kernel(shape.tokens * width * 4 * 10, 0.0, shape.tokens)
     yield ListedOp(f"{name}.store", (store, small(shape, width)), (name, f"{name}.state"), (target, f"{name}.state"))

@@ -15,16 +15,13 @@ from dsv4lab.timeline.program import MAIN
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One launch: bytes moved, operations, workgroups.
-
-    ``footprint``: share of a CU's registers and local memory that one workgroup takes.
-    """
+    """One launch: bytes moved, operations, workgroups, and KiB of local memory that one workgroup takes of its CU."""
 
     size: float
     flops: float = 0.0
     workgroups: float = 256.0
     precision: str = "bf16"
-    footprint: float = 0.0
+    lds_kib: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +47,8 @@ def kernel_cost(kernel: Kernel, machine: Machine, scale: float = 1.0) -> Cost:
     """What ``kernel`` asks of ``machine``; its duration times ``scale``."""
     us = duration_us(machine, kernel.size, kernel.flops, kernel.workgroups, kernel.precision)
     occupancy, bandwidth, compute = shares(machine, us, kernel.size, kernel.flops, kernel.workgroups, kernel.precision)
-    return Cost(us * scale, occupancy, bandwidth, max(compute, occupancy * kernel.footprint))
+    footprint = min(1.0, kernel.lds_kib / machine["lds_kib"]) if kernel.lds_kib else 0.0
+    return Cost(us * scale, occupancy, bandwidth, max(compute, occupancy * footprint))
 
 
 def placed(ops: Sequence[ListedOp], plan: OverlapPlan, tokens: int) -> list[tuple[ListedOp, str]]:

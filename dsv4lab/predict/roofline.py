@@ -18,8 +18,10 @@ ASSUMED = {"draft_reuse": "share of a request's draft tokens' experts that its f
 
 SPECULATIVE = ("none", "mtp", "dspark")
 MTP_TOKENS = 2
-DRAFT_REUSE = 0.7
-"""Share of a request's draft tokens' experts that its first token uses already: assumed, nobody has published it."""
+DRAFT_REUSE = 0.0
+"""Share of a request's draft tokens' experts that its first token uses already: nobody has published it, so they count
+as independent draws.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,9 +45,10 @@ def machine(
     *,
     policy: str | None = None,
     barrier_elision: bool | None = None,
+    graph_shared: bool | None = None,
 ) -> Machine:
-    """Resolve names to a :class:`Machine`. ``changes`` replaces values of the device, ``policy`` and
-    ``barrier_elision`` what the runtime does by default.
+    """Resolve names to a :class:`Machine`. ``changes`` replaces values of the device, ``policy``,
+    ``barrier_elision`` and ``graph_shared`` what the runtime does by default.
 
     Raises:
         UsageError: unknown names, a queue count outside 1 to 128, or a runtime that is not the device's.
@@ -63,6 +64,7 @@ def machine(
         rt,
         policy=rt.policy if policy is None else policy,
         barrier_elision=rt.barrier_elision if barrier_elision is None else barrier_elision,
+        graph_shared=rt.graph_shared if graph_shared is None else graph_shared,
     )
     queues = rt.default_queues if hw_queues is None else hw_queues
     if not 1 <= queues <= MAX_QUEUES:

@@ -30,6 +30,8 @@ _MI355X: dict[str, Value] = {
     "bf16_tflops": known(2500, "TFLOP/s", "data sheet of MI355X, dense"),
     "fp8_tflops": known(5000, "TFLOP/s", "data sheet of MI355X, dense"),
     "fp4_tflops": known(10000, "TFLOP/s", "data sheet of MI355X, dense"),
+    "fp32_tflops": known(157, "TFLOP/s", "data sheet of MI355X, matrix units"),
+    "lds_kib": known(160, "KiB", "local memory of a CU of gfx950"),
     "roof_share": assumed(0.8, "", "share of the data sheet's rates that a good kernel reaches"),
     "cu_bandwidth_gbps": calibrated(37, "GB/s", "P21: 24 CTAs read 1.57 MB in 3.40 us less the floor"),
     "kernel_floor_us": calibrated(1.6, "us", "P21: 3.73 us for 16.8 MB at the full rate leave 1.6 us"),
@@ -62,6 +64,8 @@ _MI300X: dict[str, Value] = _MI355X | {
     "bf16_tflops": known(1307, "TFLOP/s", "data sheet of MI300X, dense"),
     "fp8_tflops": known(2615, "TFLOP/s", "data sheet of MI300X, dense"),
     "fp4_tflops": assumed(2615, "TFLOP/s", "no fp4 units: fp8 rate"),
+    "fp32_tflops": known(163, "TFLOP/s", "data sheet of MI300X, matrix units"),
+    "lds_kib": known(64, "KiB", "local memory of a CU of gfx942"),
     **{
         name: assumed(_MI355X[name].value, _MI355X[name].unit, f"as on MI355X ({_MI355X[name].source})")
         for name in (
@@ -79,6 +83,8 @@ _H200: dict[str, Value] = {
     "bf16_tflops": known(989, "TFLOP/s", "data sheet of H200, dense"),
     "fp8_tflops": known(1979, "TFLOP/s", "data sheet of H200, dense"),
     "fp4_tflops": assumed(1979, "TFLOP/s", "no fp4 units: fp8 rate"),
+    "fp32_tflops": known(67, "TFLOP/s", "data sheet of H200, without TF32"),
+    "lds_kib": known(228, "KiB", "shared memory of an SM of sm_90"),
     "roof_share": calibrated(0.88, "", "4.24 TB/s copy on the H200 that we can borrow, of 4.8"),
     "cu_bandwidth_gbps": assumed(45, "GB/s", _UNPROBED),
     "kernel_floor_us": assumed(1.5, "us", _UNPROBED),
@@ -101,7 +107,7 @@ _H200: dict[str, Value] = {
     "collective_us": assumed(6.0, "us", _UNPROBED),
 }
 
-_UNCALIBRATED = "placeholder for a laptop: calibrate on a baseline profile (dsv4lab.predict.cpu)"
+_UNCALIBRATED = "placeholder for a laptop: calibrate on a baseline profile (dsv4lab.predict.replan)"
 
 _CPU: dict[str, Value] = {
     "cus": assumed(2, "cores", _UNCALIBRATED),
@@ -109,6 +115,8 @@ _CPU: dict[str, Value] = {
     "bf16_tflops": assumed(0.1, "TFLOP/s", _UNCALIBRATED),
     "fp8_tflops": assumed(0.1, "TFLOP/s", _UNCALIBRATED),
     "fp4_tflops": assumed(0.1, "TFLOP/s", _UNCALIBRATED),
+    "fp32_tflops": assumed(0.1, "TFLOP/s", _UNCALIBRATED),
+    "lds_kib": known(1024, "KiB", "a core runs one op at a time: nothing is shared within it"),
     "roof_share": assumed(0.6, "", _UNCALIBRATED),
     "cu_bandwidth_gbps": assumed(12, "GB/s", _UNCALIBRATED),
     "kernel_floor_us": assumed(10, "us", _UNCALIBRATED),

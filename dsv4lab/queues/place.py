@@ -13,6 +13,10 @@ from dsv4lab.queues.policies import HIGH, NORMAL, DynamicPool, QueuePool, torch_
 from dsv4lab.queues.workload import Workload
 
 NULL = "null"
+SHARED_NOTE = (
+    "the graph's branches sit on the queue of its launch stream, as seen on 7.2.4: they run one after the other; "
+    "other streams made before them may put them apart (--graph-streams apart)"
+)
 
 
 def place(workload: Workload, machine: Machine, *, torch: bool = False) -> Layout:
@@ -138,12 +142,16 @@ def _hip_graph(workload: Workload, machine: Machine, torch: bool) -> Layout:
         for stream in workload.lanes:  # the streams it was captured on
             process.acquire(stream) if machine.runtime.policy == "refcount" else None
     queues = [process.acquire(launch)]
-    for slot in range(1, used):
+    if torch and machine.runtime.graph_shared:
+        queues *= used
+    for slot in range(len(queues), used):
         exclude = frozenset(queues) if machine.runtime.graph_exclusive else frozenset()
         queues.append(process.acquire(f"graph.{slot}", NORMAL, exclude))
     lanes = [found.slot[s] for s in found.of]
     waits = needed_edges(lanes, predecessors(workload))
-    if len(set(queues)) < len(queues):
+    if len(set(queues)) == 1 < len(queues):
+        notes += (SHARED_NOTE,)
+    elif len(set(queues)) < len(queues):
         notes += (f"{len(queues)} branches of the graph share {len(set(queues))} hardware queues",)
     names = ("launch", *(f"graph.{k}" for k in range(1, used)))
     return Layout(tuple(lanes), tuple(waits), tuple(queues), names, found.of, process.mapped(), notes)

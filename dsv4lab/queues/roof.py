@@ -5,7 +5,7 @@ from __future__ import annotations
 from dsv4lab.errors import UsageError
 from dsv4lab.queues.costs import Machine
 
-PRECISIONS = ("bf16", "fp8", "fp4")
+PRECISIONS = ("fp32", "bf16", "fp8", "fp4")
 
 
 def duration_us(machine: Machine, size: float, flops: float, workgroups: float, precision: str = "bf16") -> float:

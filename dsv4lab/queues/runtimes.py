@@ -15,7 +15,8 @@ class Runtime:
 
     ``policy``: how streams get queues. ``default_queues``: without ``GPU_MAX_HW_QUEUES``. ``device_signals``: words
     of cross-queue edges live in device memory (ordering edges). ``graph``: ``hip_segments`` (with ``graph_exclusive``:
-    internal streams avoid the launch stream's queue; ``graph_collapse``: small graphs fold onto one queue),
+    internal streams avoid the launch stream's queue; ``graph_shared``: in a PyTorch process they sit on it;
+    ``graph_collapse``: small graphs fold onto one queue),
     ``cuda_lanes``, or ``streams`` (a graph keeps the streams it was written with). ``graph_queues``: cap on a graph's
     internal streams. ``torch_pool``: side streams that the PyTorch of that time makes per priority (0: from the queue
     count). ``barrier_elision``: packets of other streams in a ring do not wait for each other (rocm-systems#9895).
@@ -30,6 +31,7 @@ class Runtime:
     graph: str
     sources: MappingProxyType[str, tuple[str, str]]
     graph_exclusive: bool = False
+    graph_shared: bool = False
     graph_collapse: bool = False
     graph_queues: int = 4
     torch_pool: int = 0
@@ -55,6 +57,11 @@ _POOL_32 = (
     "PyTorch of that time: 32 streams per priority, made at first use; no record says which was used",
 )
 _POOL_Q = ("known", "PyTorch main, mid-2026: max(1, Q-1) streams (c10/cuda/CUDAStream.cpp)")
+_SEEN = (
+    "seen on 7.2.4 (rocm-systems#11212: the dependent stream sat on its parent's queue); queues are bound at creation, "
+    "so the streams that a process made before decide, and they may be apart in another"
+)
+_SHARED = ("assumed", _SEEN)
 _DYNAMIC = ("known", "dynamic queues since 7.14 (rocm-systems#11212, #5244); weights from clr rocdevice.cpp")
 _EXCLUSIVE = ("assumed", "graph streams ask for distinct queues (rocm-systems#4954, #5031); release not stated")
 
@@ -84,12 +91,14 @@ RUNTIMES: dict[str, Runtime] = {
             4,
             device_signals=False,
             graph="hip_segments",
+            graph_shared=True,
             torch_pool=32,
             sources=_sources(
                 policy=("known", "bound at creation by reference count (ROCm/clr@f9f995c6)"),
                 default_queues=_CAP,
                 device_signals=_HOST,
                 graph_exclusive=("known", "four branches got three queues on 7.2.4 (section 1.5)"),
+                graph_shared=_SHARED,
                 torch_pool=_POOL_32,
             ),
         ),

@@ -131,6 +131,15 @@ def test_four_branches_get_three_queues_on_7_2() -> None:
     assert "share 3 hardware queues" in layout.notes[0]
 
 
+def test_a_process_of_pytorch_has_its_graphs_on_one_queue_on_7_2() -> None:
+    work = program([("a", "main", []), ("s", "side0", ["a"]), ("b", "main", []), ("c", "main", ["s"])])
+    shared = place(work, machine("mi355x", "rocm-7.2", 4), torch=True)
+    assert len(set(shared.queue_of_lane)) == 1
+    assert "--graph-streams apart" in shared.notes[0]
+    apart = place(work, machine("mi355x", "rocm-7.14", 4), torch=True)
+    assert len(set(apart.queue_of_lane)) == 2
+
+
 def test_small_parallel_graphs_collapse_on_10_and_deep_ones_do_not() -> None:
     on = machine("mi355x", "rocm-10", 4)
     shallow, deep = layered(True, 1), layered(True, 5)
