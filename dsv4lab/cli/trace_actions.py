@@ -47,7 +47,8 @@ def summary(args: argparse.Namespace) -> int:
 
 def summary_json(trace: Trace, busy: BusySummary, main: str | None) -> dict[str, Any]:
     """The documented object of ``trace summary --json``."""
-    from dsv4lab.timeline.busy import queue_depth, summarise
+    from dsv4lab.timeline.busy import summarise
+    from dsv4lab.timeline.occupancy import queue_depth
 
     out = busy.to_json()
     depth = {d.queue: dataclasses.asdict(d) for d in queue_depth(trace)}

@@ -6,7 +6,7 @@ import html
 from pathlib import Path
 
 from dsv4lab.errors import TraceError
-from dsv4lab.timeline.busy import occupancy_bins
+from dsv4lab.timeline.occupancy import occupancy_bins
 from dsv4lab.timeline.timeline import UNKNOWN
 from dsv4lab.trace.api import Trace
 from dsv4lab.trace.table import Table

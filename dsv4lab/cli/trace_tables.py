@@ -66,7 +66,7 @@ def _queue(queue: str | None, stream: str) -> str:
 
 
 def _queues(trace: Trace, summary: BusySummary) -> None:
-    from dsv4lab.timeline.busy import queue_depth
+    from dsv4lab.timeline.occupancy import queue_depth
 
     depth = {d.queue: d for d in queue_depth(trace)}
     rows = [

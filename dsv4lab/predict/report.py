@@ -9,7 +9,7 @@ from typing import Any
 from dsv4lab.predict.sensitivity import Lean
 from dsv4lab.queues.simulate import Simulated
 from dsv4lab.queues.values import rows
-from dsv4lab.timeline.busy import queue_depth
+from dsv4lab.timeline.occupancy import queue_depth
 from dsv4lab.timeline.timeline import Timeline
 from dsv4lab.trace.analyse.critical import critical_path
 

@@ -34,27 +34,42 @@ def is_sorted(values: NDArray[np.signedinteger[Any]]) -> bool:
     return len(values) < 2 or bool((values[1:] >= values[:-1]).all())
 
 
-def merge(start: Ints, end: Ints) -> Intervals:
-    """The union of ``[start, end)``; rows of zero or negative length contribute nothing.
+def in_order(values: Ints) -> Ints:
+    """``values`` sorted; as they are if they already are."""
+    return values if is_sorted(values) else np.sort(values, kind="stable")
 
-    With starts and ends sorted independently, a gap lies between ``end[k]`` and ``start[k + 1]`` exactly where the
-    latter is larger: the first ``k + 1`` intervals are then over and the next has not begun. No pairing is needed.
+
+def _ordered(start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Starts in order, and ends such that a gap of the union lies between ``end[k]`` and a larger ``start[k + 1]``.
+
+    Rows in order of their starts: the latest end so far. Otherwise rows are not paired: with starts and ends sorted on
+    their own, the first ``k + 1`` rows are over at ``end[k]``, and the next has not begun.
     """
     if len(start) and not bool((end > start).all()):
         keep = end > start
         start, end = start[keep], end[keep]
+    if is_sorted(start):
+        return start, np.maximum.accumulate(end)
+    return np.sort(start, kind="stable"), in_order(end)
+
+
+def merge(start: Ints, end: Ints) -> Intervals:
+    """The union of ``[start, end)``; rows of zero or negative length contribute nothing."""
+    start, end = _ordered(start, end)
     if not len(start):
         return EMPTY
-    if not is_sorted(start):
-        start = np.sort(start, kind="stable")
-    if not is_sorted(end):
-        end = np.sort(end, kind="stable")
-    gap = start[1:] > end[:-1]
-    if gap.all():
+    cuts = np.flatnonzero(start[1:] > end[:-1])
+    if len(cuts) == len(start) - 1:
         return Intervals(start, end)
-    first = np.concatenate(([True], gap))
-    last = np.concatenate((gap, [True]))
-    return Intervals(start[first], end[last])
+    return Intervals(start[np.concatenate(([0], cuts + 1))], end[np.concatenate((cuts, [len(start) - 1]))])
+
+
+def union_length(start: Ints, end: Ints) -> int:
+    """The length of :func:`merge`'s union, without its pieces."""
+    start, end = _ordered(start, end)
+    if not len(start):
+        return 0
+    return int(end[-1]) - int(start[0]) - int(np.maximum(start[1:] - end[:-1], 0).sum())
 
 
 def merge_all(sets: list[Intervals]) -> Intervals:
@@ -84,7 +99,7 @@ def overlap_length(a: Intervals, b: Intervals) -> int:
     """How much of ``a`` lies inside ``b``."""
     if 4 * len(a.start) < len(b.start):
         return int(covered(b, a.start, a.end).sum())
-    return a.length + b.length - merge_all([a, b]).length
+    return a.length + b.length - union_length(*map(np.concatenate, zip(a, b, strict=True)))
 
 
 def gaps(of: Intervals, start: int, end: int) -> Intervals:

@@ -80,13 +80,15 @@ class QueueOccupancy:
     """Step functions per queue.
 
     In ``[edges_ns[i], edges_ns[i+1])`` queue ``q`` has ``running[q, i]`` and ``waiting[q, i]`` packets.
-    ``edges_ns`` is ``int64 [m+1]``; ``running`` and ``waiting`` are ``int32 [n_queues, m]``.
+    ``edges_ns`` is ``int64 [m+1]``; ``running`` and ``waiting`` are ``int32 [n_queues, m]``. Unless ``exact``, they are
+    the counts at the start of equal cells, and packets that come and go inside a cell are not in them.
     """
 
     queues: tuple[str, ...]
     edges_ns: NDArray[np.int64]
     running: NDArray[np.int32]
     waiting: NDArray[np.int32]
+    exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)

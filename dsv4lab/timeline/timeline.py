@@ -142,8 +142,8 @@ class Timeline:
         return summarise(self, main=main)
 
     def queue_occupancy(self) -> Any:
-        """Packets waiting and running per queue over time: see :func:`dsv4lab.timeline.busy.occupancy`."""
-        from dsv4lab.timeline.busy import occupancy
+        """Packets waiting and running per queue over time: see :func:`dsv4lab.timeline.occupancy.occupancy`."""
+        from dsv4lab.timeline.occupancy import occupancy
 
         return occupancy(self)
 

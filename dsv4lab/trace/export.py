@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsv4lab.errors import TraceError
-from dsv4lab.timeline.busy import occupancy_bins
+from dsv4lab.timeline.occupancy import occupancy_bins
 from dsv4lab.timeline.timeline import UNKNOWN, Kind, Timeline
 
 SUFFIX = ".pt.trace.json"

@@ -56,6 +56,7 @@ def _subtitle(occupancy: QueueOccupancy) -> str:
     return (
         f"{100 * busy:.0f} % of queue time running, {100 * blocked:.0f} % with packets waiting behind"
         f" \N{MIDDLE DOT} at most {most} of {len(occupancy.queues)} run at once"
+        + ("" if occupancy.exact else f" \N{MIDDLE DOT} sampled at {len(width)} moments")
     )
 
 

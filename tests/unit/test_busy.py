@@ -8,8 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsv4lab.errors import UsageError
-from dsv4lab.timeline.busy import QUEUES_ONLY, UNKNOWN_STREAM, occupancy, occupancy_bins, summarise
+from dsv4lab.timeline import occupancy as occupancy_module
+from dsv4lab.timeline import threads
+from dsv4lab.timeline.busy import QUEUES_ONLY, UNKNOWN_STREAM, summarise
+from dsv4lab.timeline.occupancy import occupancy, occupancy_bins, queue_depth
 from dsv4lab.timeline.timeline import Kind, Timeline
+from dsv4lab.viz.queue_occupancy import queue_occupancy_sheet
 
 ROWS = st.lists(
     st.tuples(
@@ -91,6 +95,49 @@ def test_occupancy_counts_packets_at_every_moment(rows: list[Row], early: int) -
         for cell, edge in enumerate(got.edges_ns[:-1].tolist()):
             assert got.running[at, cell] == ((start <= edge) & (edge < end)).sum()
             assert got.waiting[at, cell] == ((entered <= edge) & (edge < start)).sum()
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30), st.integers(0, 9)), min_size=1, max_size=25))
+def test_the_depth_of_a_queue_is_counted_at_every_moment(packets: list[tuple[int, int, int]]) -> None:
+    entered = np.array([q for q, _, _ in packets])
+    start = entered + np.array([w for _, w, _ in packets])
+    line = Timeline.build(
+        start_ns=start,
+        dur_ns=[d for _, _, d in packets],
+        queued_ns=entered,
+        stream=[0] * len(packets),
+        queue=[0] * len(packets),
+        name=[0] * len(packets),
+        names=["k"],
+        streams=["a"],
+        queues=["q"],
+    )
+    (depth,) = queue_depth(line)
+    assert depth.most_waiting == max(int(((entered <= t) & (start > t)).sum()) for t in range(80))
+    span = max(summarise(line).wall_ns, 1)
+    assert depth.mean_waiting * span == pytest.approx((start - entered).sum())
+    assert depth.mean_running * span == pytest.approx(line.dur_ns.sum())
+
+
+@given(ROWS)
+def test_threads_give_the_same(rows: list[Row]) -> None:
+    line = timeline(rows)
+    alone = summarise(line), queue_depth(line), occupancy_bins(line, 16)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threads, "WORTH_ROWS", 0)
+        patch.setattr(threads, "usable_cores", lambda: 3)
+        assert (summarise(line), queue_depth(line)) == alone[:2]
+        assert (occupancy_bins(line, 16).waiting == alone[2].waiting).all()
+
+
+def test_more_packets_than_steps_can_hold_are_sampled_and_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = timeline([(10 * n, 4, 0, n % 2, Kind.KERNEL) for n in range(30)])
+    assert occupancy(line).exact
+    monkeypatch.setattr(occupancy_module, "EXACT_PACKETS", 20)
+    sampled = occupancy(line)
+    assert not sampled.exact
+    assert sampled.running[:, 0].tolist() == [1, 0]
+    assert "sampled" in queue_occupancy_sheet(sampled).head.subtitle
 
 
 def test_a_barrier_waits_and_never_runs() -> None:

@@ -6,7 +6,18 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsv4lab.timeline.intervals import EMPTY, Intervals, covered, depth_time, gaps, intersect, merge, merge_all
+from dsv4lab.timeline.intervals import (
+    EMPTY,
+    Intervals,
+    covered,
+    depth_time,
+    gaps,
+    intersect,
+    merge,
+    merge_all,
+    overlap_length,
+    union_length,
+)
 
 SPANS = st.lists(st.tuples(st.integers(-30, 60), st.integers(0, 25)), max_size=12)
 
@@ -31,6 +42,11 @@ def test_merge_is_the_union_in_sorted_disjoint_pieces(spans: list[tuple[int, int
     assert merged.length == len(points(spans))
     assert (merged.end > merged.start).all()
     assert (merged.start[1:] > merged.end[:-1]).all()
+    assert union_length(*columns(spans)) == merged.length
+    in_time = sorted(spans)
+    assert merge(*columns(in_time)).start.tolist() == merged.start.tolist()
+    assert merge(*columns(in_time)).end.tolist() == merged.end.tolist()
+    assert union_length(*columns(in_time)) == merged.length
 
 
 @given(SPANS, SPANS)
@@ -38,6 +54,7 @@ def test_covered_intersection_and_union_of_sets(a: list[tuple[int, int]], b: lis
     first, second = merge(*columns(a)), merge(*columns(b))
     assert of(merge_all([first, second])) == points(a) | points(b)
     assert of(intersect(first, second)) == points(a) & points(b)
+    assert overlap_length(first, second) == len(points(a) & points(b))
     start, end = columns(b)
     expected = [len(points([span]) & points(a)) for span in b]
     assert covered(first, start, end).tolist() == expected

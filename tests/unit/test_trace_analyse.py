@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsv4lab.errors import UsageError
-from dsv4lab.timeline.busy import queue_depth, summarise
+from dsv4lab.timeline.busy import summarise
+from dsv4lab.timeline.occupancy import queue_depth
 from dsv4lab.timeline.timeline import Kind, Timeline
 from dsv4lab.trace.analyse.categories import base_name, by_category, category, exposure
 from dsv4lab.trace.analyse.critical import critical_path

@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsv4lab.timeline.busy import occupancy, summarise
+from dsv4lab.timeline.busy import summarise
+from dsv4lab.timeline.occupancy import occupancy
 from dsv4lab.timeline.timeline import Timeline
 from tools.gen_trace import Generator
 
