@@ -16,6 +16,7 @@ from dsv4lab.cli.base import Command, add_common_options
 from dsv4lab.errors import LabError, UsageError
 
 COMMANDS = {
+    "calibrate": "dsv4lab.cli.calibrate:CalibrateCommand",
     "checkpoint": "dsv4lab.cli.checkpoint:CheckpointCommand",
     "doctor": "dsv4lab.cli.doctor:DoctorCommand",
     "kernels": "dsv4lab.cli.kernels:KernelsCommand",

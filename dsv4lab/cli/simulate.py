@@ -8,19 +8,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsv4lab.cli.base import Command
-from dsv4lab.cli.model_args import integers, plan_setting, positive
+from dsv4lab.cli.machine_args import (
+    add_machine_arguments,
+    amount,
+    changes_of,
+    machine_of,
+    plans_of,
+    rules_of,
+    single,
+)
+from dsv4lab.cli.model_args import integers, positive
 from dsv4lab.cli.output import console, emit_json, table
 from dsv4lab.config.presets import PRESETS, preset
 from dsv4lab.errors import UsageError
-from dsv4lab.queues.devices import DEVICES
-from dsv4lab.queues.policies import ALL_POLICIES
-from dsv4lab.queues.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     from dsv4lab.overlap.plan import OverlapPlan
     from dsv4lab.predict.roofline import Scenario
     from dsv4lab.predict.sensitivity import Lean
-    from dsv4lab.queues.costs import Machine
     from dsv4lab.queues.simulate import Simulated
 
 SHORT_LAYERS = 8
@@ -67,31 +72,6 @@ class SimulateCommand(Command):
         return _step(args)
 
 
-def add_machine_arguments(parser: argparse.ArgumentParser, device: str) -> None:
-    """``--device``, ``--runtime``, ``--hw-queues`` and ``--set``."""
-    parser.add_argument("--device", default=device, choices=tuple(DEVICES), help=f"default: {device}")
-    parser.add_argument("--runtime", metavar="NAMES", help=f"{', '.join(RUNTIMES)} (default: the device's newest)")
-    parser.add_argument(
-        "--hw-queues", type=integers("--hw-queues"), metavar="N[,N]", help="hardware queues (default: the runtime's)"
-    )
-    parser.add_argument("--queue-policy", choices=ALL_POLICIES, help="how streams get queues (default: the runtime's)")
-    parser.add_argument(
-        "--barrier-elision", action="store_true", help="streams that share a ring do not wait for each other"
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="replace a value of the device; may be repeated",
-    )
-    parser.add_argument(
-        "--graph-streams",
-        choices=("shared", "apart"),
-        help="whether a graph's streams sit on its launch stream's queue (default: what was seen of the runtime)",
-    )
-
-
 def _add_load(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tp", type=positive("--tp"), default=1, metavar="N", help="tensor-parallel ranks (default: 1)"
@@ -110,61 +90,6 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
         help="requests in flight (default: 1)",
     )
     parser.add_argument("--speculative", default="none", choices=("none", "mtp", "dspark"), help="default: none")
-
-
-def amount(option: str) -> Any:
-    """An argparse type: a number of at least 0."""
-
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = -1.0
-        if not 0 <= value < float("inf"):
-            raise UsageError(f"{option}: got {text!r}, it takes a number of 0 or more")
-        return value
-
-    return parse
-
-
-def changes_of(args: argparse.Namespace) -> dict[str, float]:
-    """What ``--set`` says."""
-    out = {}
-    for text in args.set:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise UsageError(f"--set: got {text!r}, it takes NAME=VALUE")
-        out[name] = amount(f"--set {name}")(value)
-    return out
-
-
-def machine_of(args: argparse.Namespace, changes: dict[str, float] | None = None) -> Machine:
-    """The machine that the arguments name; one queue count."""
-    from dsv4lab.queues.costs import machine
-
-    queues = None if args.hw_queues is None else single("--hw-queues", args.hw_queues)
-    return machine(args.device, args.runtime, queues, {**changes_of(args), **(changes or {})}, **rules_of(args))
-
-
-def rules_of(args: argparse.Namespace) -> dict[str, Any]:
-    """What ``--queue-policy``, ``--barrier-elision`` and ``--graph-streams`` change about the runtime."""
-    shared = None if args.graph_streams is None else args.graph_streams == "shared"
-    return {"policy": args.queue_policy, "barrier_elision": args.barrier_elision or None, "graph_shared": shared}
-
-
-def single(option: str, values: tuple[int, ...]) -> int:
-    """The only value."""
-    if len(values) != 1:
-        raise UsageError(f"{option}: it takes one value here; lists are for sweep and whatif")
-    return values[0]
-
-
-def plans_of(text: str) -> list[OverlapPlan]:
-    """Plans by name or file, separated by commas."""
-    from dsv4lab.overlap.plan import resolve_plan
-
-    settings = [plan_setting(word.strip()) for word in text.split(",")]
-    return [resolve_plan(setting) for setting in settings if setting is not None]
 
 
 def _scenario(args: argparse.Namespace, concurrency: int) -> Scenario:

@@ -6,8 +6,8 @@ import argparse
 from typing import Any
 
 from dsv4lab.cli.base import Command
+from dsv4lab.cli.machine_args import add_machine_arguments, changes_of, plans_of, rules_of
 from dsv4lab.cli.output import console, emit_json, table
-from dsv4lab.cli.simulate import add_machine_arguments, changes_of, plans_of, rules_of
 from dsv4lab.cli.trace_load import add_load_options, exit_code, load, show_warnings
 from dsv4lab.errors import UsageError
 

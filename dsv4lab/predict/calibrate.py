@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from dsv4lab.errors import UsageError
 from dsv4lab.predict.golden import minimise
@@ -14,9 +17,20 @@ from dsv4lab.queues.costs import machine
 from dsv4lab.queues.program_json import workload_from_json
 from dsv4lab.queues.simulate import simulate
 
+TOP_FIELDS = {"schema", "device", "machine", "rows"}
 ROW_FIELDS = {"name", "program", "measured_us", "runtime", "hw_queues", "held_out", "clock"}
 CLOCKS = ("gpu", "host")
 ROUNDS, SPAN = 4, 4.0
+ALIKE = 0.995
+"""Two values are not told apart if their effects on the rows are this parallel (cosine)."""
+
+FITTED = (
+    "gap_us", "barrier_us", "signal_host_us", "signal_device_us", "poll_tax_us", "corun_loss", "graph_us", "submit_us",
+    "graph_submit_us", "segment_submit_us", "stream_sync_us", "oversubscription_us", "kernel_floor_us",
+    "cu_bandwidth_gbps",
+)  # fmt: skip
+"""What a calibration fits unless told otherwise: what packets and kernels cost, not what data sheets say."""
+
 BLIND = 0.002
 """A value is not identified if halving or doubling it moves no row's prediction by more than this fraction."""
 
@@ -54,16 +68,27 @@ class Residual:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """``values``: fitted numbers by name. ``unidentified``: names that the rows say nothing about."""
+    """``values``: fitted numbers by name. ``unidentified``: names that the rows say nothing about. ``confounded``:
+    pairs of fitted names whose effects on the rows are alike, so that only their sum is known.
+    """
 
     values: Mapping[str, float]
     residuals: tuple[Residual, ...]
     unidentified: tuple[str, ...]
+    confounded: tuple[tuple[str, str], ...] = ()
 
 
-def load_rows(path: Path) -> list[Measured]:
-    """Rows of a probe's file, ``{"rows": [{"name", "program", "measured_us", "runtime"?, "hw_queues"?, "held_out"?,
-    "clock"?}]}``.
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A probe's file: its rows, and the device that it says they are of."""
+
+    rows: tuple[Measured, ...]
+    device: str | None = None
+
+
+def load_probe(path: Path) -> Probe:
+    """A probe's file, ``{"schema"?: 1, "device"?, "machine"?, "rows": [{"name", "program", "measured_us", "runtime"?,
+    "hw_queues"?, "held_out"?, "clock"?}]}``. ``machine`` says where it ran and is not looked at.
 
     Raises:
         UsageError: the file cannot be read, or a row is malformed.
@@ -73,9 +98,14 @@ def load_rows(path: Path) -> list[Measured]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: {error}") from None
-    if not isinstance(data, dict) or not isinstance(data.get("rows"), list):
-        raise UsageError(f'{path}: a probe file is {{"rows": [...]}}')
-    return [_row(f"{path}: row {i}", row) for i, row in enumerate(data["rows"])]
+    if not isinstance(data, dict) or not isinstance(data.get("rows"), list) or data.get("schema", 1) != 1:
+        raise UsageError(f'{path}: a probe file is {{"schema": 1, "rows": [...]}}')
+    if unknown := set(data) - TOP_FIELDS:
+        raise UsageError(f"{path}: unknown fields {sorted(unknown)}; it takes {sorted(TOP_FIELDS)}")
+    device = data.get("device")
+    if device is not None and not isinstance(device, str):
+        raise UsageError(f"{path}: device must be a name, got {device!r}")
+    return Probe(tuple(_row(f"{path}: row {i}", row) for i, row in enumerate(data["rows"])), device)
 
 
 def _row(where: str, row: Any) -> Measured:
@@ -95,7 +125,7 @@ def predict(row: Measured, device: str, changes: Mapping[str, float]) -> float:
     return (run.elapsed_ns if row.clock == "host" else run.wall_ns) / 1e3
 
 
-def fit(rows: Sequence[Measured], device: str, names: Sequence[str]) -> Fit:
+def fit(rows: Sequence[Measured], device: str, names: Sequence[str] = FITTED) -> Fit:
     """Fit values ``names`` of ``device`` to the rows that are not held out, one value after the other, in rounds.
 
     The sum of squared relative errors is minimised by golden-section search over a factor of four either way.
@@ -112,21 +142,37 @@ def fit(rows: Sequence[Measured], device: str, names: Sequence[str]) -> Fit:
         if name not in start:
             raise UsageError(f"there is no value {name!r}; it takes one of {', '.join(sorted(start))}")
     values = {name: start[name].value for name in names if start[name].value > 0}
-    blind = tuple(name for name in names if name not in values or _is_blind(used, device, values, name))
+    moved = {name: _moved(used, device, values, name) for name in values}
+    blind = tuple(name for name in names if not moved.get(name))
     free = [name for name in values if name not in blind]
     for _ in range(ROUNDS):
         for name in free:
-            values[name] = _search(used, device, values, name)
+            rows_of = _moved(used, device, values, name)
+            values[name] = _search(rows_of, device, values, name) if rows_of else values[name]
     found = tuple(Residual(r.name, r.measured_us, predict(r, device, values), r.held_out) for r in rows)
-    return Fit({name: values[name] for name in free}, found, blind)
+    return Fit({n: values[n] for n in free}, found, blind, _confounded(used, device, values, free))
 
 
-def _is_blind(rows: Sequence[Measured], device: str, values: Mapping[str, float], name: str) -> bool:
+def _moved(rows: Sequence[Measured], device: str, values: Mapping[str, float], name: str) -> list[Measured]:
+    """The rows whose prediction depends on value ``name``."""
+    out = []
     for row in rows:
         low, high = (predict(row, device, {**values, name: values[name] * f}) for f in (0.5, 2.0))
         if abs(high - low) > BLIND * row.measured_us:
-            return False
-    return True
+            out.append(row)
+    return out
+
+
+def _confounded(
+    rows: Sequence[Measured], device: str, values: Mapping[str, float], names: Sequence[str]
+) -> tuple[tuple[str, str], ...]:
+    """Pairs of ``names`` that move the rows in the same proportions."""
+    effects = {}
+    for name in names:
+        high = {**values, name: values[name] * 1.1}
+        effect = np.array([(predict(r, device, high) - predict(r, device, values)) / r.measured_us for r in rows])
+        effects[name] = effect / (np.linalg.norm(effect) or 1.0)
+    return tuple((a, b) for a, b in combinations(names, 2) if abs(float(effects[a] @ effects[b])) > ALIKE)
 
 
 def _loss(rows: Sequence[Measured], device: str, values: Mapping[str, float]) -> float:

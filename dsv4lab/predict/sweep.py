@@ -85,7 +85,7 @@ def sweep(
     chosen = serving or Serving(accepted=ACCEPTED[scenario.speculative])
     for level in levels:
         at = replace(scenario, concurrency=level)
-        stall = stall_us(at, machine(device, runtimes[0], None, changes), chosen)
+        stall = stall_us(at, machine(device, runtimes[0], None, changes, **(rules or {})), chosen)
         for name in runtimes:
             for queues in hw_queues:
                 on = machine(device, name, queues, changes, **(rules or {}))

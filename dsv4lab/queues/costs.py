@@ -9,7 +9,7 @@ from dsv4lab.errors import UsageError
 from dsv4lab.queues.devices import Device, device
 from dsv4lab.queues.policies import ALL_POLICIES
 from dsv4lab.queues.runtimes import Runtime, runtime
-from dsv4lab.queues.values import Value, override
+from dsv4lab.queues.values import Value, Values, override, with_costs
 
 MAX_QUEUES = 128
 
@@ -46,9 +46,10 @@ def machine(
     policy: str | None = None,
     barrier_elision: bool | None = None,
     graph_shared: bool | None = None,
+    costs: Values | None = None,
 ) -> Machine:
-    """Resolve names to a :class:`Machine`. ``changes`` replaces values of the device, ``policy``,
-    ``barrier_elision`` and ``graph_shared`` what the runtime does by default.
+    """Resolve names to a :class:`Machine`. ``costs`` (a calibration), then ``changes`` replace values of the device;
+    ``policy``, ``barrier_elision`` and ``graph_shared`` what the runtime does by default.
 
     Raises:
         UsageError: unknown names, a queue count outside 1 to 128, or a runtime that is not the device's.
@@ -69,7 +70,7 @@ def machine(
     queues = rt.default_queues if hw_queues is None else hw_queues
     if not 1 <= queues <= MAX_QUEUES:
         raise UsageError(f"hardware queues must be 1 to {MAX_QUEUES}, got {queues}")
-    return Machine(dev, rt, queues, override(dev.values, changes or {}))
+    return Machine(dev, rt, queues, override(with_costs(dev.values, costs or {}), changes or {}))
 
 
 def with_values(on: Machine, changes: Mapping[str, float]) -> Machine:

@@ -64,6 +64,18 @@ def override(values: Values, changes: Mapping[str, float]) -> dict[str, Value]:
     return out
 
 
+def with_costs(values: Values, costs: Values) -> dict[str, Value]:
+    """``values`` with those of ``costs`` (a calibration) in their place.
+
+    Raises:
+        UsageError: an unknown name.
+
+    """
+    if unknown := set(costs) - set(values):
+        raise UsageError(f"costs: there is no value {min(unknown)!r}; it takes {', '.join(sorted(values))}")
+    return {**values, **costs}
+
+
 def rows(values: Values, statuses: tuple[str, ...] = STATUSES) -> list[dict[str, Any]]:
     """The values of these statuses as plain rows."""
     return [

@@ -11,7 +11,7 @@ import pytest
 from dsv4lab.errors import TraceError, UsageError
 from dsv4lab.overlap.plan import CUDA, HIP, OFF, OverlapPlan, Rule
 from dsv4lab.predict import published as pub
-from dsv4lab.predict.calibrate import Measured, fit, load_rows, predict
+from dsv4lab.predict.calibrate import Measured, fit, load_probe, predict
 from dsv4lab.predict.cpu_probe import CpuProbe, probe_cpu
 from dsv4lab.predict.replan import Profiled, predicted_gain, profiled, replan
 from dsv4lab.predict.scenarios import run_scenario
@@ -141,11 +141,11 @@ def test_bad_calibrations_are_refused(tmp_path: Path) -> None:
     ):
         file.write_text(json.dumps(data), encoding="utf-8")
         with pytest.raises(UsageError, match=text):
-            load_rows(file)
+            load_probe(file)
     file.write_text(
         json.dumps({"rows": [{"name": "a", "program": pub.one_projection(3, 2.0), "measured_us": 9}]}), encoding="utf-8"
     )
-    assert load_rows(file)[0].measured_us == 9
+    assert load_probe(file).rows[0].measured_us == 9
 
 
 def test_moved_kernels_of_a_trace_fork_and_join() -> None:
