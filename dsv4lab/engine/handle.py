@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
+from dsv4lab.engine.logprobs import TokenLogprobs
 from dsv4lab.engine.request import FinishReason, RequestSpec
 from dsv4lab.engine.results import RequestStats
 from dsv4lab.errors import LabError, TimeoutExceededError
@@ -57,6 +58,7 @@ class RequestHandle:
         self._submitted_ns = submitted_ns
         self._tokens: list[int] = []
         self._times_ns: list[int] = []
+        self._logprobs: list[TokenLogprobs] = []
         self._reason: FinishReason | None = None
         self._error: LabError | None = None
         self._fingerprints: tuple[int, ...] = ()
@@ -79,6 +81,12 @@ class RequestHandle:
             return list(self._tokens)
 
     @property
+    def logprobs(self) -> list[TokenLogprobs]:
+        """Log-probabilities of the new tokens so far; empty unless the request asked for them."""
+        with self._changed:
+            return list(self._logprobs)
+
+    @property
     def done(self) -> bool:
         """Whether no more tokens come."""
         return self._reason is not None
@@ -93,7 +101,8 @@ class RequestHandle:
         """Latencies so far; complete once :attr:`done`."""
         with self._changed:
             reason = self._reason or FinishReason.ABORT
-            return RequestStats.of(self._submitted_ns, self._times_ns, reason, self._fingerprints)
+            logprobs = tuple(self._logprobs)
+            return RequestStats.of(self._submitted_ns, self._times_ns, reason, self._fingerprints, logprobs)
 
     @property
     def submitted_ns(self) -> int:
@@ -133,11 +142,13 @@ class RequestHandle:
         with self._changed:
             return replace(self._spec, generated=tuple(self._tokens))
 
-    def push(self, token: int, time_ns: int) -> None:
+    def push(self, token: int, time_ns: int, logprobs: TokenLogprobs | None = None) -> None:
         """Take a new token; the client's reader does this."""
         with self._changed:
             self._tokens.append(token)
             self._times_ns.append(time_ns)
+            if logprobs is not None:
+                self._logprobs.append(logprobs)
             self._changed.notify_all()
 
     def finish(self, reason: FinishReason, error: LabError | None = None, fingerprints: tuple[int, ...] = ()) -> None:

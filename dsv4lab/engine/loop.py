@@ -7,13 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dsv4lab.engine.fingerprints import Fingerprints
+from dsv4lab.engine.choice import Chooser
 from dsv4lab.engine.messages import Failed, Finished, Progress, failure
 from dsv4lab.engine.protocol import ForwardResult, ModelRunner
 from dsv4lab.engine.request import FinishReason, Limits, RequestSpec
-from dsv4lab.engine.sampler import sample
 from dsv4lab.engine.scheduler import Chunk, Outcome, Scheduler, Step
 from dsv4lab.engine.speculation import DraftRequest, Speculator
 from dsv4lab.errors import EngineError, RequestError
@@ -58,7 +56,7 @@ class EngineLoop:
         self._listeners = tuple(listeners)
         self._clock = clock
         self._debug = debug
-        self._fingerprints = Fingerprints()
+        self._chooser = Chooser(self._tokens_of)
 
     @property
     def idle(self) -> bool:
@@ -110,7 +108,7 @@ class EngineLoop:
         if self._debug:
             for chunk in step.chunks:
                 self._runner.pool.check_live(chunk.slot, chunk.pages, chunk.start + len(chunk.tokens))
-        chosen = self._choose(step.chunks, result)
+        chosen = self._chooser.choose(step.chunks, np.asarray(result.logits, dtype=np.float32))
         if self._runner.speculator is not None:
             following = [_following(c) if t is None else t for c, t in zip(step.chunks, chosen, strict=True)]
             self._runner.speculator.observe_prefill(items, following)
@@ -118,41 +116,44 @@ class EngineLoop:
 
     def _decode_speculatively(self, speculator: Speculator, step: Step) -> tuple[list[tuple[int, ...]], ForwardResult]:
         requests = [
-            DraftRequest(BatchItem(c.slot, c.pages, c.start, c.tokens), c.spec.sampling, c.spec.seed, c.generated)
+            DraftRequest(
+                BatchItem(c.slot, c.pages, c.start, c.tokens),
+                c.spec.sampling,
+                c.spec.seed,
+                c.generated,
+                self._chooser.history(c),
+            )
             for c in step.chunks
         ]
         tokens, result = speculator.decode(requests)
         rows = np.asarray(result.logits, dtype=np.float32).reshape(len(requests), speculator.drafts + 1, -1)
         for chunk, new, logits in zip(step.chunks, tokens, rows, strict=True):
-            for row in logits[: len(new)]:
-                self._fingerprints.note(chunk, row)
+            self._chooser.note(chunk, logits[: len(new)], new)
             if self._debug:
                 self._runner.pool.check_live(chunk.slot, chunk.pages, chunk.start + len(new))
         return tokens, result
 
-    def _choose(self, chunks: Sequence[Chunk], result: ForwardResult) -> list[int | None]:
-        logits = np.asarray(result.logits, dtype=np.float32)
-        return [self._sample(chunk, row) if chunk.samples else None for chunk, row in zip(chunks, logits, strict=True)]
-
-    def _sample(self, chunk: Chunk, row: NDArray[np.float32]) -> int:
-        self._fingerprints.note(chunk, row)
-        return sample(row, chunk.spec.sampling, chunk.spec.seed, chunk.generated)
+    def _tokens_of(self, request_id: int) -> list[int]:
+        running = self._scheduler.find(request_id)
+        assert running is not None
+        return running.tokens
 
     def _report(self, outcomes: list[Outcome], error: Failed | None = None) -> None:
         for outcome in outcomes:
             if outcome.released is not None:
                 self._runner.pool.release(outcome.released.slot, outcome.released.pages)
         tokens = [(o.request_id, o.token) for o in outcomes if o.token is not None]
+        logprobs = self._chooser.take_logprobs([request_id for request_id, _ in tokens])
         finished = [self._finished(o, error) for o in outcomes if o.finish is not None]
         if tokens or finished:
-            self._emit(Progress(self._clock(), tokens, finished))
+            self._emit(Progress(self._clock(), tokens, finished, logprobs))
 
     def _finished(self, outcome: Outcome, error: Failed | None) -> Finished:
         assert outcome.finish is not None
         kind, text = "", ""
         if outcome.finish is FinishReason.ERROR and error is not None:
             kind, text = error.kind, error.text
-        return Finished(outcome.request_id, outcome.finish, kind, text, self._fingerprints.take(outcome.request_id))
+        return Finished(outcome.request_id, outcome.finish, kind, text, self._chooser.end(outcome.request_id))
 
 
 def _following(chunk: Chunk) -> int:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dsv4lab.config.model import ModelConfig
+from dsv4lab.engine.logprobs import TokenLogprobs
 from dsv4lab.engine.payloads import WireTimeline
 from dsv4lab.engine.request import FinishReason, Limits, RequestSpec
 from dsv4lab.engine.scheduler import Mode
@@ -193,11 +194,15 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Progress(Message, frozen=True):
-    """What one forward meant for the requests: at ``time_ns``, request ``tokens[i][0]`` got ``tokens[i][1]``."""
+    """What one forward meant for the requests: at ``time_ns``, request ``tokens[i][0]`` got ``tokens[i][1]``.
+
+    ``logprobs`` has places ``i`` and their log-probabilities, of requests that ask for them.
+    """
 
     time_ns: int
     tokens: list[tuple[int, int]]
     finished: list[Finished]
+    logprobs: tuple[tuple[int, TokenLogprobs], ...] = ()
 
 
 class Steps(Message, frozen=True):

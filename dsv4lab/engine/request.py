@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from dsv4lab.engine.sampling_params import MAX_SEED, SamplingParams
 from dsv4lab.errors import RequestError
 
-MAX_SEED = 2**63 - 1
+__all__ = ["MAX_SEED", "FinishReason", "Limits", "RequestSpec", "SamplingParams"]
 
 
 class FinishReason(StrEnum):
@@ -18,41 +19,6 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How the next token is chosen; the default is greedy.
-
-    ``temperature`` 0 is greedy (lowest token id wins ties). Otherwise softmax(logits / temperature) is cut to the
-    ``top_k`` most likely tokens (0: no cut), then to the smallest set whose probability reaches ``top_p``.
-    ``seed`` None takes one from the engine's seed and the request's number; a given seed makes the tokens a function
-    of the prompt and the seed alone, whatever else is in the batch. A token of ``stop_token_ids`` ends the request
-    and is its last token. Raises :class:`RequestError` on values it does not take.
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int | None = None
-    stop_token_ids: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not _is_real(self.temperature) or not 0.0 <= self.temperature < float("inf"):
-            raise _bad("temperature", self.temperature, "a finite number, 0 (greedy) or more")
-        if not _is_int(self.top_k) or self.top_k < 0:
-            raise _bad("top_k", self.top_k, "an integer, 0 (no cut) or more")
-        if not _is_real(self.top_p) or not 0.0 < self.top_p <= 1.0:
-            raise _bad("top_p", self.top_p, "a number above 0 and up to 1")
-        if self.seed is not None and not (_is_int(self.seed) and 0 <= self.seed <= MAX_SEED):
-            raise _bad("seed", self.seed, f"None or an integer from 0 to {MAX_SEED}")
-        if type(self.stop_token_ids) is not tuple or not all(_is_int(t) for t in self.stop_token_ids):
-            raise _bad("stop_token_ids", self.stop_token_ids, "a tuple of token ids")
-
-    @property
-    def greedy(self) -> bool:
-        """Whether the choice needs no noise."""
-        return self.temperature == 0.0 or self.top_k == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +96,6 @@ class Limits:
 
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_real(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _bad(field: str, value: object, takes: str) -> RequestError:

@@ -42,10 +42,11 @@ class LiveRequests:
 
     def take(self, progress: Progress) -> None:
         """Give tokens and ends to those they belong to; the reader does this."""
-        for request_id, token in progress.tokens:
+        logprobs = dict(progress.logprobs)
+        for place, (request_id, token) in enumerate(progress.tokens):
             handle = self._handles.get(request_id)
             if handle is not None:
-                handle.push(token, progress.time_ns)
+                handle.push(token, progress.time_ns, logprobs.get(place))
                 if handle.on_token is not None:
                     self._callbacks.post(handle.on_token, token)
         for end in progress.finished:

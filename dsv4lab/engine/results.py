@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from dsv4lab.engine.logprobs import TokenLogprobs
 from dsv4lab.engine.request import FinishReason
 from dsv4lab.timeline.program import StreamProgram
 from dsv4lab.timeline.records import StepRecord
@@ -16,7 +17,7 @@ from dsv4lab.timeline.timeline import Timeline
 class RequestStats:
     """Latencies of one request. ``ttft_ms`` runs from submission to the first new token; ``tpot_ms`` is the mean time
     of every further one, None with fewer than two; ``tokens`` counts new tokens. ``fingerprints``, where asked for, has
-    a number per token: equal for equal logits, bit for bit.
+    a number per token: equal for equal logits, bit for bit. ``logprobs`` has those of every token, where asked for.
     """
 
     ttft_ms: float | None
@@ -24,10 +25,16 @@ class RequestStats:
     finish_reason: FinishReason
     tokens: int
     fingerprints: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
     @classmethod
     def of(
-        cls, submitted_ns: int, times_ns: Sequence[int], reason: FinishReason, fingerprints: tuple[int, ...] = ()
+        cls,
+        submitted_ns: int,
+        times_ns: Sequence[int],
+        reason: FinishReason,
+        fingerprints: tuple[int, ...] = (),
+        logprobs: tuple[TokenLogprobs, ...] = (),
     ) -> RequestStats:
         """From the time of submission and those of each new token."""
         n = len(times_ns)
@@ -37,6 +44,7 @@ class RequestStats:
             finish_reason=reason,
             tokens=n,
             fingerprints=fingerprints,
+            logprobs=logprobs,
         )
 
 

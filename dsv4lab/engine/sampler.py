@@ -1,7 +1,7 @@
-"""From logits to the next token: greedy, or temperature, top-k and top-p with counter-based noise (dsv4-spec 7.2).
+"""From logits to the next token: greedy, or softmax with cuts and counter-based noise (docs/text.md, dsv4-spec 7.2).
 
 The noise of a request's ``index``-th new token is a function of ``(seed, index)`` alone, so neither the batch around
-it, nor a restart that replays it, changes what it draws.
+it, nor a preemption or restart that replays it, changes what it draws.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dsv4lab.engine.request import SamplingParams
+from dsv4lab.engine.penalties import TokenHistory, adjusted
+from dsv4lab.engine.sampling_params import SamplingParams
 from dsv4lab.errors import EngineError
+from dsv4lab.spec.verify import draw
 
 _MASK = 2**63 - 1
 DRAFT_LANE, VERIFY_LANE = 1, 2  # noise of speculation, apart from that of plain sampling
@@ -32,43 +34,64 @@ def derived_seed(engine_seed: int, number: int) -> int:
     return int(mixed[0]) & _MASK
 
 
-def sample(logits: NDArray[np.float32], params: SamplingParams, seed: int, index: int) -> int:
-    """The token chosen from ``logits`` float32 ``[vocab]``.
+def sample(
+    logits: NDArray[np.float32], params: SamplingParams, seed: int, index: int, history: TokenHistory | None = None
+) -> int:
+    """The token chosen from the model's ``logits`` float32 ``[vocab]``.
 
-    Raises :class:`EngineError` if the logits are not finite: a token drawn from them would mean nothing.
+    ``history`` is needed where ``params.penalises``. Raises :class:`EngineError` if the logits are not finite: a token
+    drawn from them would mean nothing.
     """
+    logits = adjusted(logits, params, index, history)
+    best = likeliest(logits)
+    if params.greedy:
+        return best
+    tokens, weights = _candidates(logits, params, float(logits[best]))
+    return int(tokens[draw(weights, uniform(seed, index))])
+
+
+def likeliest(logits: NDArray[np.float32]) -> int:
+    """The token with the largest logit, the lowest id on a tie. Raises :class:`EngineError` if that is not finite."""
     best = int(np.argmax(logits))
     if not np.isfinite(logits[best]):
         raise EngineError(f"the model's logits are not finite (largest is {logits[best]}); no token can be chosen")
-    if params.greedy:
-        return best
-    tokens, weights = _candidates(logits, params)
-    total = np.cumsum(weights)
-    place = int(np.searchsorted(total, uniform(seed, index) * total[-1], side="right"))
-    return int(tokens[min(place, len(tokens) - 1)])
+    return best
 
 
-def distribution(logits: NDArray[np.float32], params: SamplingParams) -> NDArray[np.float64]:
-    """The probabilities that :func:`sample` draws from, float64 ``[vocab]``."""
-    tokens, weights = _candidates(logits, params)
+def distribution(
+    logits: NDArray[np.float32], params: SamplingParams, index: int = 0, history: TokenHistory | None = None
+) -> NDArray[np.float64]:
+    """The probabilities that :func:`sample` draws from, float64 ``[vocab]``; of a greedy choice, 1 for its token."""
+    logits = adjusted(logits, params, index, history)
+    best = likeliest(logits)
     dense = np.zeros(len(logits))
+    if params.greedy:
+        dense[best] = 1.0
+        return dense
+    tokens, weights = _candidates(logits, params, float(logits[best]))
     dense[tokens] = weights / weights.sum()
     return dense
 
 
-def _candidates(logits: NDArray[np.float32], params: SamplingParams) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Token ids that may be drawn and their unnormalised weights, float64."""
-    tokens = np.arange(len(logits))
+def _candidates(
+    logits: NDArray[np.float32], params: SamplingParams, best: float
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Token ids that may be drawn, ascending, and their weights: float64, 1 for the likeliest, with logit ``best``.
+
+    Each cut is a least weight, so tokens that tie with the last one kept are kept: the set does not depend on an order.
+    """
     if 0 < params.top_k < len(logits):
-        floor = np.partition(logits, -params.top_k)[-params.top_k]
-        tokens = np.flatnonzero(logits >= floor)
-    if 0 < params.top_k < len(tokens) or params.top_p < 1.0:
-        order = np.argsort(-logits[tokens], kind="stable")
-        tokens = tokens[order][: params.top_k or None]
-    scaled = logits[tokens].astype(np.float64) / params.temperature
-    weights = np.exp(scaled - scaled.max())
+        tokens = np.flatnonzero(logits >= np.partition(logits, -params.top_k)[-params.top_k])
+    else:
+        tokens = np.arange(len(logits))
+    with np.errstate(over="ignore"):  # a tiny temperature makes all but the likeliest -inf, as it should
+        weights = np.exp((logits[tokens].astype(np.float64) - best) / params.temperature)
+    least = params.min_p
     if params.top_p < 1.0:
-        reached = np.cumsum(weights)
-        kept = int(np.searchsorted(reached, params.top_p * reached[-1], side="left")) + 1
-        tokens, weights = tokens[:kept], weights[:kept]
+        ordered = np.sort(weights)[::-1]
+        reached = np.cumsum(ordered)
+        least = max(least, float(ordered[np.searchsorted(reached, params.top_p * reached[-1], side="left")]))
+    if least > 0.0:
+        kept = weights >= least
+        tokens, weights = tokens[kept], weights[kept]
     return tokens, weights

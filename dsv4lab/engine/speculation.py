@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dsv4lab.engine.penalties import TokenHistory, adjusted
 from dsv4lab.engine.request import SamplingParams
 from dsv4lab.engine.runner import ForwardResult, Runner
-from dsv4lab.engine.sampler import DRAFT_LANE, VERIFY_LANE, distribution, uniforms
+from dsv4lab.engine.sampler import DRAFT_LANE, VERIFY_LANE, distribution, likeliest, uniforms
 from dsv4lab.kv.metadata import BatchItem
 from dsv4lab.spec.draft import Anchor, Committed, Drafter, greedy_choice
 from dsv4lab.spec.stats import AcceptanceStats
@@ -24,13 +25,29 @@ METHODS = {"chain": chain_verify, "block": block_verify}
 class DraftRequest:
     """A decoding request: its last token ``item.tokens[0]`` is known and not yet in the pool.
 
-    ``generated`` numbers the next new token; with ``seed`` it fixes the noise.
+    ``generated`` numbers the next new token; with ``seed`` it fixes the noise. ``history`` is what penalties count up
+    to that last token; needed where ``sampling.penalises``.
     """
 
     item: BatchItem
     sampling: SamplingParams
     seed: int
     generated: int
+    history: TokenHistory | None = None
+
+    def after(self, drafts: Sequence[int]) -> TokenHistory | None:
+        """The history that penalties count once ``drafts`` stand too."""
+        return None if self.history is None else self.history.extended(drafts)
+
+    def logits(self, row: NDArray[np.float32], drafts: Sequence[int]) -> NDArray[np.float32]:
+        """What the token after ``drafts`` is chosen from, where ``row`` is the model's."""
+        if self.sampling.untouched:
+            return row
+        return adjusted(row, self.sampling, self.generated + len(drafts), self.after(drafts))
+
+    def distribution(self, row: NDArray[np.float32], drafts: Sequence[int]) -> NDArray[np.float64]:
+        """Probabilities of the token after ``drafts``, where ``row`` are the model's logits: float64 ``[vocab]``."""
+        return distribution(row, self.sampling, self.generated + len(drafts), self.after(drafts))
 
 
 class Speculator:
@@ -62,13 +79,17 @@ class Speculator:
         """One step: per request the new tokens, 1 to ``drafts + 1``, of which all but the last are in the pool now."""
         anchors = [Anchor(r.item.slot, r.item.pages, r.item.start, r.item.tokens[0]) for r in requests]
         chosen: dict[tuple[int, int], NDArray[np.float64]] = {}
+        drafts: list[list[int]] = [[] for _ in requests]
 
         def choose(request: int, place: int, logits: NDArray[np.float32]) -> int:
-            r = requests[request]
+            r, before = requests[request], drafts[request]
             if r.sampling.greedy:
-                return greedy_choice(request, place, logits)
-            q = chosen[request, place] = distribution(logits, r.sampling)
-            return draw(q, float(uniforms(r.seed, r.generated, DRAFT_LANE, place + 1)[place]))
+                token = greedy_choice(request, place, r.logits(logits, before))
+            else:
+                q = chosen[request, place] = r.distribution(logits, before)
+                token = draw(q, float(uniforms(r.seed, r.generated, DRAFT_LANE, place + 1)[place]))
+            before.append(token)
+            return token
 
         proposal = self._drafter.propose(anchors, choose)
         items = [
@@ -94,9 +115,10 @@ class Speculator:
         draft_rows: Sequence[NDArray[np.float64] | None],
     ) -> tuple[int, ...]:
         if request.sampling.greedy:
-            tokens = greedy_verify([int(t) for t in logits.argmax(-1)], drafts)
+            rows = (request.logits(row, drafts[:i]) for i, row in enumerate(logits))
+            tokens = greedy_verify([likeliest(row) for row in rows], drafts)
         else:
-            target = np.stack([distribution(row, request.sampling) for row in logits])
+            target = np.stack([request.distribution(row, drafts[:i]) for i, row in enumerate(logits)])
             draft = np.stack([row for row in draft_rows if row is not None])
             noise = uniforms(request.seed, request.generated, VERIFY_LANE, 2 * len(drafts) + 2)
             tokens = self._verify(target, draft, drafts, noise.tolist())

@@ -1,0 +1,73 @@
+"""Choosing the next tokens of a forward's requests: rows of one batch with parameters of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsv4lab.engine.fingerprints import Fingerprints
+from dsv4lab.engine.logprobs import LogprobLog, TokenLogprobs
+from dsv4lab.engine.penalties import TokenHistory
+from dsv4lab.engine.sampler import likeliest, sample
+from dsv4lab.engine.scheduler import Chunk
+
+Rows = NDArray[np.float32]
+
+
+class Chooser:
+    """What a request's choices need beside its logits, from its first token to its end: history, log-probabilities.
+
+    ``tokens_of(request_id)`` gives all tokens of a running request that are known, prompt first. Requests that ask for
+    nothing leave no trace, and greedy ones cost one argmax.
+    """
+
+    def __init__(self, tokens_of: Callable[[int], Sequence[int]]) -> None:
+        self._tokens_of = tokens_of
+        self._histories: dict[int, TokenHistory] = {}
+        self._logprobs = LogprobLog()
+        self._fingerprints = Fingerprints()
+
+    def choose(self, chunks: Sequence[Chunk], logits: Rows) -> list[int | None]:
+        """The next token of every chunk that samples, from ``logits`` ``[chunks, vocab]``; None for the others."""
+        return [self._next(chunk, row) if chunk.samples else None for chunk, row in zip(chunks, logits, strict=True)]
+
+    def history(self, chunk: Chunk) -> TokenHistory | None:
+        """What the penalties of the chunk's request count, up to its last known token; None if it has none."""
+        if not chunk.spec.sampling.penalises:
+            return None
+        prompt, request_id = chunk.spec.prompt, chunk.spec.request_id
+        history = self._histories.get(request_id)
+        if history is None:
+            history = self._histories[request_id] = TokenHistory(prompt)
+        history.extend(self._tokens_of(request_id)[len(prompt) + len(history) :])
+        return history
+
+    def note(self, chunk: Chunk, rows: Rows, tokens: Sequence[int]) -> None:
+        """The request's next tokens are ``tokens``, the ``i``-th of them chosen from ``rows[i]``."""
+        spec = chunk.spec
+        for row, token in zip(rows, tokens, strict=True):
+            self._fingerprints.note(chunk, row)
+            if spec.sampling.logprobs is not None:
+                self._logprobs.note(spec.request_id, row, token, spec.sampling.logprobs)
+
+    def take_logprobs(self, request_ids: Sequence[int]) -> tuple[tuple[int, TokenLogprobs], ...]:
+        """For new tokens of these requests, in order: the places of those with log-probabilities, and these."""
+        found = ((place, self._logprobs.take(request_id)) for place, request_id in enumerate(request_ids))
+        return tuple((place, logprobs) for place, logprobs in found if logprobs is not None)
+
+    def end(self, request_id: int) -> tuple[int, ...]:
+        """The request has ended: its fingerprints; all else of it is forgotten."""
+        self._histories.pop(request_id, None)
+        self._logprobs.forget(request_id)
+        return self._fingerprints.take(request_id)
+
+    def _next(self, chunk: Chunk, row: Rows) -> int:
+        params = chunk.spec.sampling
+        if params.greedy and params.untouched:
+            token = likeliest(row)
+        else:
+            token = sample(row, params, chunk.spec.seed, chunk.generated, self.history(chunk))
+        self.note(chunk, row[None], (token,))
+        return token
