@@ -112,6 +112,21 @@ class Ops(Protocol):
         """See ``dsv4_kernels.index_topk``."""
         ...
 
+    def index_select(
+        self,
+        q: Tensor,
+        weights: Tensor,
+        keys: Rows,
+        page_table: Tensor,
+        request: Tensor,
+        visible: Tensor,
+        *,
+        entries_per_page: int,
+        out: Tensor,
+    ) -> None:
+        """``index_score_paged`` of ``dsv4_kernels.index_score``, then ``index_topk`` with ``k = out.shape[1]``."""
+        ...
+
     def csa_stream(
         self,
         indices: Tensor,

@@ -1,4 +1,4 @@
-"""The CPU backend: the plain torch references of ``dsv4_kernels``, and their faster siblings for few tokens."""
+"""The CPU backend: the plain torch references of ``dsv4_kernels``, and their compiled siblings for few tokens."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from dsv4_kernels.compress import compress_reference
+from dsv4_kernels.compress.cpu import compress_cpu
 from dsv4_kernels.hadamard import hadamard
 from dsv4_kernels.index_score import index_score_reference
-from dsv4_kernels.index_streams import csa_stream_reference
-from dsv4_kernels.index_topk.cpu import index_topk_cpu
-from dsv4_kernels.inverse_rope.cpu import rotate_cpu
-from dsv4_kernels.mhc_pre_post import mhc_head_reference
-from dsv4_kernels.mhc_pre_post.cpu import mhc_post_cpu, mhc_pre_cpu
-from dsv4_kernels.moe_gemm.cpu import moe_gemm_cpu
+from dsv4_kernels.index_streams.cpu import csa_stream_cpu
+from dsv4_kernels.index_topk.cpu import index_select_cpu, index_topk_cpu
+from dsv4_kernels.inverse_rope.cpu import rope_table_cpu, rotate_cpu
+from dsv4_kernels.mhc_pre_post.cpu import mhc_head_cpu, mhc_post_cpu, mhc_pre_cpu
+from dsv4_kernels.moe_gemm.cpu import mlp_cpu, moe_gemm_cpu
 from dsv4_kernels.moe_route.cpu import moe_route_cpu
 from dsv4_kernels.norm_quant.cpu import rms_norm_cpu
 from dsv4_kernels.qk_norm_rope_store.cpu import kv_norm_rope_cpu, kv_norm_rope_store_cpu, q_norm_rope_cpu
 from dsv4_kernels.ring_store import ring_store_reference
-from dsv4_kernels.rope import rope_table
 from dsv4_kernels.sparse_decode.cpu import sparse_decode_cpu
 from dsv4_kernels.sparse_prefill import sparse_prefill_reference
-from dsv4_kernels.swiglu.cpu import swiglu_cpu
 
 from dsv4lab.backends.base import Ops, Tensor
 from dsv4lab.kv.pool import Rows
@@ -34,16 +31,19 @@ class TorchOps:
     rms_norm: Callable[..., None] = staticmethod(rms_norm_cpu)
     mhc_pre: Callable[..., None] = staticmethod(mhc_pre_cpu)
     mhc_post: Callable[..., None] = staticmethod(mhc_post_cpu)
-    mhc_head: Callable[..., None] = staticmethod(mhc_head_reference)
+    mhc_head: Callable[..., None] = staticmethod(mhc_head_cpu)
     ring_store: Callable[..., None] = staticmethod(ring_store_reference)
-    compress: Callable[..., None] = staticmethod(compress_reference)
+    compress: Callable[..., None] = staticmethod(compress_cpu)
     index_score: Callable[..., Tensor] = staticmethod(index_score_reference)
     index_topk: Callable[..., None] = staticmethod(index_topk_cpu)
-    csa_stream: Callable[..., None] = staticmethod(csa_stream_reference)
+    index_select: Callable[..., None] = staticmethod(index_select_cpu)
+    csa_stream: Callable[..., None] = staticmethod(csa_stream_cpu)
     sparse_decode: Callable[..., None] = staticmethod(sparse_decode_cpu)
     sparse_prefill: Callable[..., None] = staticmethod(sparse_prefill_reference)
     moe_route: Callable[..., None] = staticmethod(moe_route_cpu)
     moe_gemm: Callable[..., None] = staticmethod(moe_gemm_cpu)
+    mlp: Callable[..., None] = staticmethod(mlp_cpu)
+    rope_table: Callable[..., None] = staticmethod(rope_table_cpu)
 
     def linear(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
         """See :meth:`Ops.linear`."""
@@ -52,10 +52,6 @@ class TorchOps:
     def grouped_linear(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
         """See :meth:`Ops.grouped_linear`."""
         out.copy_(torch.bmm(x.transpose(0, 1), weight.transpose(1, 2)).transpose(0, 1))
-
-    def rope_table(self, positions: Tensor, frequencies: Tensor, out: Tensor) -> None:
-        """See :meth:`Ops.rope_table`."""
-        out[:, 0], out[:, 1] = rope_table(positions, frequencies)
 
     def q_norm_rope(self, q: Tensor, rope: Tensor, eps: float) -> None:
         """See :meth:`Ops.q_norm_rope`."""
@@ -78,11 +74,6 @@ class TorchOps:
     def hadamard(self, x: Tensor) -> None:
         """See :meth:`Ops.hadamard`."""
         x.copy_(hadamard(x))
-
-    def mlp(self, x: Tensor, w13: Tensor, w2: Tensor, limit: float, out: Tensor) -> None:
-        """See :meth:`Ops.mlp`."""
-        gate, up = torch.mm(x, w13.t()).chunk(2, dim=-1)
-        torch.mm(swiglu_cpu(gate, up, limit).to(x.dtype), w2.t(), out=out)
 
 
 def _checked(ops: Ops) -> Ops:

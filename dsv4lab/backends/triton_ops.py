@@ -28,6 +28,7 @@ KERNELS = {
     "rotate": "inverse_rope.triton_op:rotate",
     "compress": "compress.triton_op:compress",
     "index_score": "index_score.triton_op:index_score",
+    "index_score_paged": "index_score.triton_op:index_score_paged",
     "index_topk": "index_topk.triton_op:index_topk",
     "csa_stream": "index_streams.triton_op:csa_stream",
     "sparse_decode": "sparse_decode.triton_op:sparse_decode",
@@ -105,6 +106,26 @@ class TritonOps:
     def rotate(self, x: Tensor, rope: Tensor, *, inverse: bool = False) -> None:
         """See :meth:`Ops.rotate`."""
         kernel("rotate")(x, rope[:, 0], rope[:, 1], inverse=inverse)
+
+    def index_select(
+        self,
+        q: Tensor,
+        weights: Tensor,
+        keys: Rows,
+        page_table: Tensor,
+        request: Tensor,
+        visible: Tensor,
+        *,
+        entries_per_page: int,
+        out: Tensor,
+    ) -> None:
+        """See :meth:`Ops.index_select`."""
+        room = page_table.shape[1] * entries_per_page
+        scores = torch.empty(q.shape[0], room, dtype=torch.float32, device=q.device)
+        kernel("index_score_paged")(
+            q, weights, keys, page_table, request, visible, entries_per_page=entries_per_page, out=scores
+        )
+        self.index_topk(scores, visible, out.shape[1], out)
 
     def hadamard(self, x: Tensor) -> None:
         """See :meth:`Ops.hadamard`."""

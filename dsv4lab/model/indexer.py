@@ -103,8 +103,16 @@ def _select_one_each(b: OpListBuilder, layer: int, q: torch.Tensor, weights: tor
     meta = b.inputs.meta
     keys = b.pool.index_k[layer]
     assert keys is not None
-    entries = keys[_entry_rows(b, slice(None), int(meta.visible4.max()))]
-    b.ops.index_topk(b.ops.index_score(q, weights, entries), meta.visible4, topk.shape[1], topk)
+    b.ops.index_select(
+        q,
+        weights,
+        keys,
+        meta.page_table,
+        meta.request,
+        meta.visible4,
+        entries_per_page=b.pool.geometry.entries_per_page(4),
+        out=topk,
+    )
 
 
 def _select_by_request(

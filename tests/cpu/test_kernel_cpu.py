@@ -1,4 +1,4 @@
-"""CPU siblings against their references on fresh inputs, small ones (numpy) and large ones."""
+"""CPU siblings against their references on fresh inputs, small ones (compiled loops) and large ones."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import torch
 from dsv4_kernels.index_topk import index_topk_reference
 from dsv4_kernels.index_topk.cpu import index_topk_cpu
 from dsv4_kernels.inverse_rope.cpu import rotate_cpu
-from dsv4_kernels.mhc_pre_post import mhc_post_reference, mhc_pre_reference
-from dsv4_kernels.mhc_pre_post.cpu import mhc_post_cpu, mhc_pre_cpu
+from dsv4_kernels.mhc_pre_post import mhc_head_reference, mhc_post_reference, mhc_pre_reference
+from dsv4_kernels.mhc_pre_post.cpu import mhc_head_cpu, mhc_post_cpu, mhc_pre_cpu
 from dsv4_kernels.moe_gemm import moe_gemm_reference
-from dsv4_kernels.moe_gemm.cpu import moe_gemm_cpu
+from dsv4_kernels.moe_gemm.cpu import SMALL_EXPERT, mlp_cpu, moe_gemm_cpu
 from dsv4_kernels.moe_route import moe_route_reference
 from dsv4_kernels.moe_route.cpu import moe_route_cpu
 from dsv4_kernels.norm_quant import rms_norm_reference
@@ -22,7 +22,6 @@ from dsv4_kernels.qk_norm_rope_store import (
 )
 from dsv4_kernels.qk_norm_rope_store.cpu import kv_norm_rope_cpu, kv_norm_rope_store_cpu, q_norm_rope_cpu
 from dsv4_kernels.rope import rope_frequencies, rope_table, rotate_tail
-from dsv4_kernels.small import SMALL
 from dsv4_kernels.sparse_decode import sparse_decode_reference
 from dsv4_kernels.sparse_decode.cpu import sparse_decode_cpu
 from dsv4_kernels.swiglu import swiglu_reference
@@ -50,10 +49,6 @@ def close(ours: torch.Tensor, reference: torch.Tensor) -> None:
     assert (ours - reference).abs().max() <= LIMIT * max(1.0, reference.abs().max().item())
 
 
-def test_both_branches_are_exercised() -> None:
-    assert min(SIZES) * 2 * 4 * 16 <= SMALL < max(SIZES) * 2 * 4 * 16
-
-
 @pytest.mark.parametrize("tokens", SIZES)
 @pytest.mark.parametrize("weighted", [True, False])
 def test_rms_norm(random: torch.Generator, tokens: int, weighted: bool) -> None:
@@ -77,6 +72,15 @@ def test_hyper_connections(random: torch.Generator, tokens: int) -> None:
         results.append((out, post, comb, streams))
     for ours, reference in zip(*results, strict=True):
         close(ours, reference)
+
+
+@pytest.mark.parametrize("tokens", SIZES)
+def test_the_head_s_hyper_connection(random: torch.Generator, tokens: int) -> None:
+    x, fn, base = normal(random, tokens, 4, 32), normal(random, 4, 128) / 8, normal(random, 4)
+    ours, reference = nans(tokens, 32), nans(tokens, 32)
+    for op, out in ((mhc_head_cpu, ours), (mhc_head_reference, reference)):
+        op(x, fn, base, torch.tensor([1.7]), rms_eps=1e-6, hc_eps=1e-6, out=out)
+    close(ours, reference)
 
 
 def test_hyper_connections_of_extreme_inputs(random: torch.Generator) -> None:
@@ -153,15 +157,20 @@ def test_route(random: torch.Generator, tokens: int, hashed: bool) -> None:
 
 
 @pytest.mark.parametrize("tokens", SIZES)
-@pytest.mark.parametrize("choices", [4, 40])
-def test_experts(random: torch.Generator, tokens: int, choices: int) -> None:
-    x, w13, w2 = normal(random, tokens, 24), normal(random, choices, 20, 24), normal(random, choices, 24, 10)
+@pytest.mark.parametrize(("choices", "inter"), [(4, 10), (40, 10), (4, 200), (40, 200)])
+def test_experts(random: torch.Generator, tokens: int, choices: int, inter: int) -> None:
+    assert (2 * inter * 24 > SMALL_EXPERT) == (inter == 200)
+    x, w13, w2 = normal(random, tokens, 24), normal(random, choices, 2 * inter, 24), normal(random, choices, 24, inter)
     experts = torch.randint(0, choices, (tokens, 3), generator=random)
     experts[0] = experts[0, 0]
     weights = torch.rand(tokens, 3, generator=random)
     ours, reference = nans(tokens, 24), nans(tokens, 24)
     moe_gemm_cpu(x, experts, weights, w13, w2, 10.0, ours)
     moe_gemm_reference(x, experts, weights, w13, w2, 10.0, reference)
+    close(ours, reference)
+    one = torch.zeros(tokens, 1, dtype=torch.int64)
+    mlp_cpu(x, w13[0], w2[0], 10.0, ours.fill_(NAN))
+    moe_gemm_reference(x, one, torch.ones(tokens, 1), w13, w2, 10.0, reference)
     close(ours, reference)
 
 

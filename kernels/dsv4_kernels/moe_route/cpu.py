@@ -1,14 +1,17 @@
-"""Expert selection of few tokens."""
+"""Expert selection of few tokens in float32 on the CPU."""
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
 
 import numpy as np
 import torch
 
+from dsv4_kernels.moe_route import _native
 from dsv4_kernels.moe_route.reference import moe_route_reference
-from dsv4_kernels.small import is_small
+from dsv4_kernels.native import is_native
+
+FEW_SCORES = 1 << 13
 
 
 def moe_route_cpu(
@@ -26,8 +29,8 @@ def moe_route_cpu(
     experts: torch.Tensor,
 ) -> None:
     """See :func:`moe_route_reference`."""
-    tokens, choices = x.shape[0], gate.shape[0]
-    if tokens * choices > 4096 or scoring != "sqrtsoftplus" or not is_small(weights) or gate.dtype is not torch.float32:
+    few = x.shape[0] * gate.shape[0] <= FEW_SCORES
+    if not few or scoring != "sqrtsoftplus" or not is_native(x, gate, weights):
         moe_route_reference(
             x,
             gate,
@@ -42,18 +45,15 @@ def moe_route_cpu(
             experts=experts,
         )
         return
-    scores = _sqrt_softplus(torch.mm(x.float(), gate.t()).numpy())
-    if table is not None:
-        chosen = table.numpy()[token_ids.numpy()]
+    scores = torch.mm(x, gate.t()).numpy()
+    _native.scores_of(scores)
+    if table is None:
+        _native.best(scores, (_zeros(gate.shape[0]) if bias is None else bias).numpy(), experts.numpy())
     else:
-        ranked = scores if bias is None else scores + bias.numpy()
-        chosen = np.argsort(-ranked, axis=1, kind="stable")[:, :top_k]
-    w = np.take_along_axis(scores, chosen, 1)
-    if renormalise:
-        w /= w.sum(-1, keepdims=True) + np.float32(1e-20)
-    np.multiply(w, np.float32(scale), out=weights.numpy())
-    np.copyto(experts.numpy(), chosen)
+        torch.index_select(table, 0, token_ids, out=experts)
+    _native.weigh(scores, experts.numpy(), np.float32(scale), renormalise, weights.numpy())
 
 
-def _sqrt_softplus(x: Any) -> Any:
-    return np.sqrt(np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))))
+@cache
+def _zeros(n: int) -> torch.Tensor:
+    return torch.zeros(n)
