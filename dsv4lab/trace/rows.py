@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dsv4lab.errors import TraceError, UnavailableError
+from dsv4lab.errors import TraceError
 from dsv4lab.timeline.timeline import UNKNOWN, Kind, Timeline
 
 _NUMBERS = ("start_ns", "dur_ns", "queued_ns", "correlation", "step", "layer", "rank")
@@ -65,14 +64,10 @@ def _harmless(values: list[Any]) -> list[Any]:
 
 
 def export_parquet(timeline: Timeline, path: Path) -> Path:
-    """Write a Parquet file through pyarrow.
+    """Write a Parquet file. Raises ``TraceError`` if it cannot be written."""
+    import pyarrow as arrow
+    from pyarrow import parquet
 
-    Raises ``UnavailableError`` if pyarrow is not installed and ``TraceError`` if the file cannot be written.
-    """
-    try:
-        arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise UnavailableError("Parquet needs pyarrow: pip install pyarrow") from None
     columns: dict[str, Any] = {}
     for name in _NUMBERS:
         values = getattr(timeline, name)

@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from dsv4lab.timeline.timeline import COLUMNS
 from dsv4lab.trace import cache
@@ -51,13 +53,54 @@ def test_a_changed_file_is_read_again(trace_file: Path) -> None:
     assert not again.report.cached
 
 
-@pytest.mark.parametrize("hurt", [b"", b"dsv4lab trace\n", None])
-def test_a_damaged_cache_is_no_cache(trace_file: Path, hurt: bytes | None) -> None:
-    load_trace(trace_file)
+@pytest.mark.parametrize("hurt", ["empty", "short", "label", "column", "not parquet", "another table"])
+def test_a_damaged_cache_is_read_again_and_said(trace_file: Path, hurt: str) -> None:
+    whole = load_trace(trace_file)
     (stored,) = (trace_file.parent / "cache").iterdir()
-    stored.write_bytes(stored.read_bytes()[:-64] if hurt is None else hurt)
+    data = bytearray(stored.read_bytes())
+    at = {"label": data.rindex(b"hipGraphLaunch"), "column": 2000}.get(hurt, 0)
+    data[at] ^= 0x10
+    stored.write_bytes({"empty": b"", "short": data[:-64], "not parquet": b"x" * 999}.get(hurt, data))
+    if hurt == "another table":
+        parquet.write_table(pyarrow.table({"start_ns": [1.5]}), stored)
+    with pytest.raises(cache.DamagedCacheError, match="damaged cache"):
+        cache.recall(trace_file)
+    again = load_trace(trace_file)
+    assert again.report is not None
+    assert not again.report.cached
+    assert again.warnings == (*whole.warnings, f"{trace_file.name}: its cache was damaged: the file was read again")
+    third = load_trace(trace_file)
+    assert third.report is not None
+    assert third.report.cached
+    assert third.warnings == whole.warnings
+
+
+def test_a_cache_of_an_older_reader_is_stale(trace_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_trace(trace_file)
+    monkeypatch.setattr(cache, "READER", cache.READER + 1)
     assert cache.recall(trace_file) is None
-    assert load_trace(trace_file).stream_busy().union_busy_ns > 0
+
+
+def test_a_write_that_dies_leaves_the_old_cache(trace_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timeline, report = load_file(trace_file)
+    cache.remember(trace_file, timeline, report)
+
+    def full(*words: object, **more: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(parquet, "ParquetWriter", full)
+    cache.remember(trace_file, timeline, report)
+    (stored,) = (trace_file.parent / "cache").iterdir()
+    assert stored.suffix == ".parquet"
+    assert cache.recall(trace_file) is not None
+
+
+def test_the_cache_is_a_parquet_file_that_other_tools_open(trace_file: Path) -> None:
+    trace = load_trace(trace_file)
+    (stored,) = (trace_file.parent / "cache").iterdir()
+    table = parquet.read_table(stored)
+    assert table.column_names == list(COLUMNS)
+    assert table["start_ns"].to_pylist() == trace.start_ns.tolist()
 
 
 def test_no_cache_reads_and_writes_none(trace_file: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dsv4lab.errors import TraceError
 from dsv4lab.timeline.timeline import Timeline
 from dsv4lab.trace.load.report import LoadReport
+from dsv4lab.trace.text import clean
 
 Progress = Callable[[int], None]
 
@@ -21,8 +23,6 @@ def load_file(path: Path, progress: Progress | None = None) -> tuple[Timeline, L
     ``progress`` is called now and then with the number of file bytes read so far. Raises ``TraceError``, in one line
     that names the file, if it is missing, of no known format, or damaged beyond repair.
     """
-    from dsv4lab.trace.text import clean
-
     try:
         return _load(path, progress)
     except TraceError as error:
@@ -79,16 +79,21 @@ def find_files(where: Where) -> tuple[list[Path], list[str]]:
 
 
 def load_cached(path: Path, progress: Progress | None = None) -> tuple[Timeline, LoadReport]:
-    """:func:`load_file`, remembering large files in the user's cache folder."""
-    from dsv4lab.trace.cache import is_worth_it, recall, remember
+    """:func:`load_file`, remembering large files in the user's cache folder. A warning tells of a damaged cache."""
+    from dsv4lab.trace.cache import DamagedCacheError, is_worth_it, recall, remember
 
     if not path.is_file() or not is_worth_it(path):
         return load_file(path, progress)
-    found = recall(path)
+    note: tuple[str, ...] = ()
+    try:
+        found = recall(path)
+    except DamagedCacheError:
+        found, note = None, (f"{clean(path.name)}: its cache was damaged: the file was read again",)
     if found is None:
         found = load_file(path, progress)
         remember(path, *found)
-    return found
+    timeline, report = found
+    return (replace(timeline, warnings=(*timeline.warnings, *note)) if note else timeline), report
 
 
 def load_any(
@@ -99,8 +104,6 @@ def load_any(
     ``progress`` counts file bytes over all files; ``cache`` off reads and writes no cache. Raises ``TraceError`` as
     :func:`load_file` does.
     """
-    from dataclasses import replace
-
     from dsv4lab.trace.load.ranks import load_ranks
 
     files, warnings = find_files(where)
