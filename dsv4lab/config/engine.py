@@ -20,6 +20,7 @@ INDEX_CACHE_DTYPES = ("auto", "float32", "bf16", "fp8", "fp4")
 UNIFIED, THREE_POOL = "unified", "three_pool"
 KV_LAYOUTS = (UNIFIED, THREE_POOL)
 MAX_VERIFY_TOKENS = 64
+MAX_RANKS = 64
 SPECULATIVE = ("off", "mtp", "dspark")
 VERIFICATIONS = ("chain", "block")
 
@@ -68,6 +69,16 @@ class EngineConfig:
     """Seed of a synthetic drafter; None: one more than ``seed``. The model's weights do not depend on it."""
     verification: str = "chain"
     """How drafts of requests that sample are accepted: chain or block."""
+    tp_size: int = 1
+    """Ranks that share the heads of each request's attention."""
+    dp_size: int = 1
+    """Groups of ``tp_size`` ranks, each with requests and a pool of its own; all ranks share the experts."""
+    ep_size: int = 1
+    """Parts that the experts are dealt into; the ranks of a part share each of its experts. It divides all ranks."""
+    shared_expert_fusion: bool = False
+    """Run the shared expert as one more routed expert of weight 1."""
+    collective_timeout_s: int = 120
+    """Seconds that a rank waits for the others in a collective, or while they start, before the run ends."""
 
     def __post_init__(self) -> None:
         checks.text(_SOURCE, "model", self.model, "a preset name or a checkpoint directory")
@@ -99,6 +110,24 @@ class EngineConfig:
         if self.draft_seed is not None:
             checks.integer(_SOURCE, "draft_seed", self.draft_seed, 0, 2**63 - 1)
         checks.choice(_SOURCE, "verification", self.verification, VERIFICATIONS)
+        self._check_ranks()
+
+    @property
+    def world_size(self) -> int:
+        """Ranks in all, each a process."""
+        return self.tp_size * self.dp_size
+
+    def _check_ranks(self) -> None:
+        for name in ("tp_size", "dp_size", "ep_size"):
+            checks.integer(_SOURCE, name, getattr(self, name), 1, MAX_RANKS)
+        if self.world_size > MAX_RANKS:
+            raise checks.mismatch(_SOURCE, "dp_size", self.dp_size, f"at most {MAX_RANKS} ranks, tp_size x dp_size")
+        if self.world_size % self.ep_size:
+            raise checks.mismatch(_SOURCE, "ep_size", self.ep_size, f"a divisor of the {self.world_size} ranks")
+        checks.boolean(_SOURCE, "shared_expert_fusion", self.shared_expert_fusion)
+        if self.shared_expert_fusion and self.ep_size > 1:
+            raise checks.mismatch(_SOURCE, "shared_expert_fusion", True, "false where ep_size is above 1")
+        checks.integer(_SOURCE, "collective_timeout_s", self.collective_timeout_s, 1, 86400)
 
     def to_json(self) -> dict[str, Any]:
         """All fields, as plain JSON values."""

@@ -7,7 +7,7 @@ from dsv4lab.config.model import ModelConfig
 from dsv4lab.engine.runner import DTYPES, Runner
 from dsv4lab.errors import ConfigError
 from dsv4lab.model.draft_weights import build_dspark, build_mtp
-from dsv4lab.model.weights import Named
+from dsv4lab.model.weights import Experts, Named
 from dsv4lab.spec.draft import Drafter
 from dsv4lab.spec.dspark import DsparkDrafter
 from dsv4lab.spec.mtp import MtpDrafter
@@ -36,13 +36,16 @@ def target_taps(model: ModelConfig, kind: DraftKind | None) -> tuple[int, ...]:
 
 def make_drafter(model: ModelConfig, kind: DraftKind, tensors: Named, drafts: int, runner: Runner) -> Drafter:
     """A drafter beside ``runner``, on its streams and slots; ``tensors`` (canonical ``mtp.*``) are consumed."""
-    layers = draft_layers_config(model, kind)
+    parallel = runner.parallel.of_drafter()
+    layers = parallel.layout.local(draft_layers_config(model, kind))
+    held = parallel.layout.experts(model) if parallel.layout.ep_size > 1 else None
+    experts = Experts(held, runner.config.shared_expert_fusion)
     config = runner.config
     capacity = max(config.chunked_prefill_size, config.max_running_requests * (drafts + 1))
     dtype = DTYPES[config.dtype]
     if kind == "mtp":
-        weights = build_mtp(layers, tensors, runner.weights)
-        return MtpDrafter(layers, weights, runner.geometry, drafts, capacity, runner.replay, dtype)
+        weights = build_mtp(layers, tensors, runner.weights, experts)
+        return MtpDrafter(layers, weights, runner.geometry, drafts, capacity, runner.replay, dtype, parallel)
     assert model.dspark is not None
-    block = build_dspark(layers, tensors, runner.weights)
-    return DsparkDrafter(layers, model.dspark, block, runner.geometry, drafts, capacity, runner.replay, dtype)
+    block = build_dspark(layers, tensors, runner.weights, experts)
+    return DsparkDrafter(layers, model.dspark, block, runner.geometry, drafts, capacity, runner.replay, dtype, parallel)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,12 +17,12 @@ from dsv4lab.errors import UnavailableError
 from dsv4lab.kv.memory import plan_for_engine
 from dsv4lab.kv.metadata import BatchItem, Mode, build_metadata
 from dsv4lab.kv.pool import KvPool
-from dsv4lab.model.builder import Shape
+from dsv4lab.model.builder import OpListBuilder, Shape
 from dsv4lab.model.hyper_connection import STREAMS
 from dsv4lab.model.programs import Programs
 from dsv4lab.model.tap import TAPS
-from dsv4lab.model.transformer import list_forward, logits_view
-from dsv4lab.model.weights import Named, build_weights
+from dsv4lab.model.transformer import list_forward, list_idle_forward, logits_view
+from dsv4lab.model.weights import Experts, Named, build_weights
 from dsv4lab.overlap.arena import Arena
 from dsv4lab.overlap.audit import Resources
 from dsv4lab.overlap.compile import CompiledProgram
@@ -31,6 +31,8 @@ from dsv4lab.overlap.plan import OverlapPlan, resolve_plan
 from dsv4lab.overlap.run_record import RunRecord
 from dsv4lab.overlap.streams import SerialStreams, Streams
 from dsv4lab.overlap.streams_cpu import QueueStreams
+from dsv4lab.parallel.groups import ALONE, Parallel
+from dsv4lab.parallel.order import COMM
 from dsv4lab.timeline.program import StreamProgram
 
 if TYPE_CHECKING:
@@ -52,8 +54,9 @@ class ForwardResult:
 class Runner:
     """A model with its pool and its streams. Not thread-safe: one thread calls it.
 
-    ``tensors`` are the canonical weights (:mod:`dsv4lab.checkpoint.names`); they are consumed. ``taps`` are layers
-    whose output a DSpark drafter reads.
+    ``tensors`` are the canonical weights (:mod:`dsv4lab.checkpoint.names`), or this rank's parts of them; they are
+    consumed. ``taps`` are layers whose output a DSpark drafter reads. All ranks of ``parallel`` run the same forwards;
+    those with peers run one, or :meth:`idle_forward`, whenever a peer does.
 
     Raises:
         UnavailableError: a device that this backend does not run on.
@@ -62,7 +65,14 @@ class Runner:
 
     """
 
-    def __init__(self, model: ModelConfig, tensors: Named, config: EngineConfig, taps: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        model: ModelConfig,
+        tensors: Named,
+        config: EngineConfig,
+        taps: tuple[int, ...] = (),
+        parallel: Parallel = ALONE,
+    ) -> None:
         if config.device != "cpu":
             raise UnavailableError(f"device {config.device!r} is not available here; it takes cpu")
         self.model = model
@@ -72,10 +82,14 @@ class Runner:
         self.pool = KvPool(pool.geometry, DTYPES[config.dtype], config.device, pool.form, PACKED_ROWS)
         if config.debug_poison:
             self.pool.poison()
-        self.weights = build_weights(model, tensors)
+        self.parallel = parallel
+        self.rounds = 0
+        local, layout = parallel.layout.local(model), parallel.layout
+        held = layout.experts(model) if layout.ep_size > 1 else None
+        self.weights = build_weights(local, tensors, Experts(held, config.shared_expert_fusion))
         self.arena = Arena(max(config.chunked_prefill_size, config.max_running_requests * config.verify_tokens))
         self._taps = taps
-        self._programs = Programs(model, self.arena, self.pool, lambda b: list_forward(b, self.weights, taps))
+        self._programs = Programs(local, self.arena, self.pool, self._list, parallel)
         self.speculator: Speculator | None = None
         self._tap: SelectionTap | None = None
         self._plan = resolve_plan("off")
@@ -148,34 +162,65 @@ class Runner:
 
     def op_list(self, mode: Mode, tokens: int, outputs: int | None = None) -> list[Op]:
         """Ops of a forward of this shape (``outputs`` defaults to one row of logits per token)."""
-        return self._programs.ops(Shape(mode, tokens, tokens if outputs is None else outputs))
+        return self._programs.ops(self._shape(mode, tokens, tokens if outputs is None else outputs))
 
     def program(self, mode: Mode, tokens: int) -> StreamProgram:
         """The stream program of a forward of ``tokens`` tokens under the plan in force."""
-        return self._programs.compiled(Shape(mode, tokens, tokens), self._plan).program
+        return self._programs.compiled(self._shape(mode, tokens, tokens), self._plan).program
 
     def resources(self) -> Resources:
         """Every resource that ops may declare, with its memory: pool and arena."""
-        return {**self.pool.resources(), **{name: (tensor,) for name, tensor in self.arena.buffers.items()}}
+        buffers = {name: (tensor,) for name, tensor in self.arena.buffers.items()}
+        return {**self.pool.resources(), **buffers, COMM: ()}
 
     def prepare(self, items: Sequence[BatchItem], mode: Mode, *, all_rows: bool = False) -> Shape:
-        """Set the inputs of the next replay and return its shape; :meth:`forward` does this itself."""
+        """Set the inputs of the next replay and return its shape, on which peers agree. :meth:`forward` does this.
+
+        Raises :class:`PoolError` for items that the pool cannot hold, before any other rank hears of them.
+        """
         meta = build_metadata(self.geometry, self.model.index_topk, items, mode)
         rows = torch.arange(meta.T) if all_rows else meta.last_rows
         self._programs.inputs.set(meta, rows)
-        return Shape(mode, meta.T, rows.numel())
+        return replace(Shape(mode, meta.T, rows.numel()), gathered=self._agree(meta.T))
 
-    def close(self) -> None:
-        """End the streams' threads."""
-        self._streams.close()
-
-    def _run(self, items: Sequence[BatchItem], mode: Mode, *, all_rows: bool) -> ForwardResult:
+    def launch(self, shape: Shape) -> ForwardResult:
+        """Run what :meth:`prepare` has set."""
         with torch.inference_mode():
-            shape = self.prepare(items, mode, all_rows=all_rows)
             compiled = self._programs.compiled(shape, self._plan)
             record = self._streams.run(compiled if self._tap is None else self._tap.into(compiled), self.arena)
             selection = None if self._tap is None else self._tap.take()
             return ForwardResult(logits_view(self._programs.builder(shape)).clone(), record, selection)
+
+    def idle_forward(self) -> RunRecord | None:
+        """Take part in the peers' forward without tokens of one's own; None if no peer has any."""
+        rows = self._agree(0)
+        if not rows:
+            return None
+        with torch.inference_mode():
+            return self._streams.run(self._programs.compiled(Shape("idle", 0, 0, rows), self._plan), self.arena)
+
+    def close(self) -> None:
+        """End the streams' threads, and leave the groups."""
+        self._streams.close()
+        self.parallel.close()
+
+    def _run(self, items: Sequence[BatchItem], mode: Mode, *, all_rows: bool) -> ForwardResult:
+        with torch.inference_mode():
+            return self.launch(self.prepare(items, mode, all_rows=all_rows))
+
+    def _list(self, b: OpListBuilder) -> list[Op]:
+        return (
+            list_idle_forward(b, self.weights) if b.shape.mode == "idle" else list_forward(b, self.weights, self._taps)
+        )
+
+    def _shape(self, mode: Mode, tokens: int, outputs: int) -> Shape:
+        """A shape for which peers bring as many tokens each."""
+        return Shape(mode, tokens, outputs, tokens if self.parallel.dp is not None else 0)
+
+    def _agree(self, tokens: int) -> int:
+        """Rows that each peer brings to this round's experts: the most tokens that one has; 0 without peers."""
+        self.rounds += 1
+        return self.parallel.largest(tokens) if self.parallel.dp is not None else 0
 
     def _op_names(self) -> tuple[str, ...]:
         both = [*self.op_list("decode", 1), *self.op_list("prefill", 1)]

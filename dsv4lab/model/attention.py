@@ -8,6 +8,7 @@ from dsv4lab.config.model import LayerKind
 from dsv4lab.kv import pool as resource
 from dsv4lab.kv.metadata import IndexStream, StepMetadata
 from dsv4lab.model.builder import OpListBuilder, in_order
+from dsv4lab.model.collectives import list_all_reduce
 from dsv4lab.model.compressor import list_compressor, list_index_compressor
 from dsv4lab.model.indexer import CSA_STREAM, csa_stream_view, list_indexer
 from dsv4lab.model.rope import rope_view, table_of
@@ -124,3 +125,4 @@ def _list_output(b: OpListBuilder, w: AttentionWeights, kind: LayerKind) -> None
     b.add("inverse_rope", lambda _: b.ops.rotate(o, rope, inverse=True), ("o", table), ("o",))
     b.add("o_a", lambda _: b.ops.grouped_linear(grouped, w.o_a, z), ("o",), ("o_lora",))
     b.add("o_b", lambda _: b.ops.linear(z.flatten(1), w.o_b, y), ("o_lora",), (OUTPUT,))
+    list_all_reduce(b, "attn.all_reduce", b.parallel.tp, y, OUTPUT)

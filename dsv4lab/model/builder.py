@@ -16,6 +16,7 @@ from dsv4lab.kv.pool import KvPool
 from dsv4lab.model.rope import RopeFrequencies
 from dsv4lab.overlap.arena import Arena
 from dsv4lab.overlap.ops import Op, OpFunction, fuse
+from dsv4lab.parallel.groups import ALONE, Parallel
 
 
 class StepInputs:
@@ -40,17 +41,23 @@ class StepInputs:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What an op list depends on: the mode, the flat tokens and the rows of logits."""
+    """What an op list depends on: the mode, the flat tokens and the rows of logits.
+
+    ``gathered`` is the number of rows that each peer brings to the experts, its tokens and padding; 0 without peers.
+    A forward of mode ``idle`` has no tokens: only the collectives, and this rank's share of the peers' experts.
+    """
 
     mode: str
     tokens: int
     outputs: int
+    gathered: int = 0
 
 
 class OpListBuilder:
     """Collects ops in program order and hands out views of the arena's buffers.
 
-    ``dtype`` is that of activations. A buffer's name is its resource name.
+    ``dtype`` is that of activations. A buffer's name is its resource name. ``config`` has this rank's heads and groups
+    (:meth:`dsv4lab.parallel.layout.Layout.local`), ``parallel`` the groups that it exchanges tensors with.
     """
 
     def __init__(
@@ -62,8 +69,10 @@ class OpListBuilder:
         inputs: StepInputs,
         frequencies: RopeFrequencies,
         shape: Shape,
+        parallel: Parallel = ALONE,
     ) -> None:
         self.config = config
+        self.parallel = parallel
         self.ops = ops
         self.arena = arena
         self.pool = pool

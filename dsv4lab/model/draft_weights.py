@@ -8,6 +8,8 @@ import torch
 
 from dsv4lab.config.model import LayerKind, ModelConfig
 from dsv4lab.model.weights import (
+    ALL_EXPERTS,
+    Experts,
     HyperConnectionWeights,
     LayerWeights,
     ModelWeights,
@@ -50,7 +52,7 @@ class DsparkWeights:
     confidence: Tensor
 
 
-def build_mtp(config: ModelConfig, tensors: Named, model: ModelWeights) -> MtpWeights:
+def build_mtp(config: ModelConfig, tensors: Named, model: ModelWeights, experts: Experts = ALL_EXPERTS) -> MtpWeights:
     """``config`` is the drafter's (:func:`dsv4lab.checkpoint.draft.draft_layers_config`); ``tensors`` are consumed."""
     return MtpWeights(
         embed=model.embed,
@@ -58,14 +60,16 @@ def build_mtp(config: ModelConfig, tensors: Named, model: ModelWeights) -> MtpWe
         h_norm=tensors.pop("mtp.0.hnorm.weight"),
         e_proj=tensors.pop("mtp.0.e_proj.weight"),
         h_proj=tensors.pop("mtp.0.h_proj.weight"),
-        layers=(build_layer(config, tensors, "mtp.0", LayerKind.SWA),),
+        layers=(build_layer(config, tensors, "mtp.0", LayerKind.SWA, experts),),
         hc_head=build_hyper_connection(tensors, "mtp.0.hc_head"),
         norm=tensors.pop("mtp.0.norm.weight"),
         head=model.head,
     )
 
 
-def build_dspark(config: ModelConfig, tensors: Named, model: ModelWeights) -> DsparkWeights:
+def build_dspark(
+    config: ModelConfig, tensors: Named, model: ModelWeights, experts: Experts = ALL_EXPERTS
+) -> DsparkWeights:
     """See :func:`build_mtp`."""
     stages = config.num_hidden_layers
     last = f"mtp.{stages - 1}"
@@ -73,7 +77,7 @@ def build_dspark(config: ModelConfig, tensors: Named, model: ModelWeights) -> Ds
         embed=model.embed,
         main_proj=tensors.pop("mtp.0.main_proj.weight"),
         main_norm=tensors.pop("mtp.0.main_norm.weight"),
-        layers=tuple(build_layer(config, tensors, f"mtp.{s}", LayerKind.SWA) for s in range(stages)),
+        layers=tuple(build_layer(config, tensors, f"mtp.{s}", LayerKind.SWA, experts) for s in range(stages)),
         hc_head=build_hyper_connection(tensors, f"{last}.hc_head"),
         norm=tensors.pop(f"{last}.norm.weight"),
         head=model.head,

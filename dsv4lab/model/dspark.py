@@ -6,10 +6,9 @@ from dsv4lab.kv import pool as resource
 from dsv4lab.model.block import list_block
 from dsv4lab.model.builder import OpListBuilder
 from dsv4lab.model.draft_weights import DsparkWeights
-from dsv4lab.model.hyper_connection import STREAMS
 from dsv4lab.model.rope import MAIN_TABLE, list_rope_ops, rope_view
 from dsv4lab.model.tap import TAPS
-from dsv4lab.model.transformer import list_head
+from dsv4lab.model.transformer import list_embedding, list_head
 from dsv4lab.model.weights import AttentionWeights
 from dsv4lab.overlap.ops import Op
 
@@ -49,13 +48,7 @@ def _list_stage_injection(b: OpListBuilder, stage: int, w: AttentionWeights) -> 
 
 def list_block_forward(b: OpListBuilder, w: DsparkWeights) -> list[Op]:
     """Ops of one block: embedding, stages, head. Results: buffers ``head.mixed`` (not normed) and ``logits``."""
-    c = b.config
-    x = b.buffer(STREAMS, c.hc_mult, c.hidden_size)
-
-    def embed(_: object) -> None:
-        x.copy_(w.embed[b.inputs.meta.token_ids].unsqueeze(1).expand_as(x))
-
-    b.add("embed", embed, (), (STREAMS,))
+    list_embedding(b, w.embed)
     list_rope_ops(b)
     for i, layer in enumerate(w.layers):
         list_block(b, i, layer)

@@ -6,6 +6,7 @@ import torch
 
 from dsv4lab.model.block import list_block
 from dsv4lab.model.builder import OpListBuilder
+from dsv4lab.model.collectives import list_lookup
 from dsv4lab.model.draft_weights import MtpWeights
 from dsv4lab.model.hyper_connection import STREAMS
 from dsv4lab.model.rope import list_rope_ops
@@ -39,8 +40,11 @@ def _list_input(b: OpListBuilder, w: MtpWeights) -> None:
     projected = b.buffer("mtp.projected", c.hidden_size)
     normed = b.buffer("mtp.normed", c.hc_mult, c.hidden_size)
 
+    rows = None if b.parallel.tp is None else list_lookup(b, w.embed, "embed.rows")
+
     def embed(_: object) -> None:
-        b.ops.rms_norm(w.embed[b.inputs.meta.token_ids], w.e_norm, c.rms_norm_eps, embedded)
+        found = w.embed[b.inputs.meta.token_ids] if rows is None else rows
+        b.ops.rms_norm(found, w.e_norm, c.rms_norm_eps, embedded)
         b.ops.linear(embedded, w.e_proj, projected)
 
     def mix(_: object) -> None:
@@ -48,5 +52,5 @@ def _list_input(b: OpListBuilder, w: MtpWeights) -> None:
         b.ops.linear(normed.flatten(0, 1), w.h_proj, x.flatten(0, 1))
         x.add_(projected.unsqueeze(1))
 
-    b.add("mtp.embed", embed, (), ("mtp.embedded", "mtp.projected"))
+    b.add("mtp.embed", embed, () if rows is None else ("embed.rows",), ("mtp.embedded", "mtp.projected"))
     b.add("mtp.mix", mix, (HIDDEN, "mtp.projected"), ("mtp.normed", STREAMS))

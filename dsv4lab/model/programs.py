@@ -15,6 +15,8 @@ from dsv4lab.overlap.arena import Arena
 from dsv4lab.overlap.compile import CompiledProgram, compile_program
 from dsv4lab.overlap.ops import Op
 from dsv4lab.overlap.plan import OFF, OverlapPlan
+from dsv4lab.parallel.groups import ALONE, Parallel
+from dsv4lab.parallel.order import check_order
 
 MAX_SHAPES = 128
 MAX_PLANS = 8
@@ -29,20 +31,28 @@ class _Entry:
 
 
 class Programs:
-    """What ``lister`` lists for a model, a pool and an arena, by shape; the least recently used shapes are dropped."""
+    """What ``lister`` lists for a model, a pool and an arena, by shape; the least recently used shapes are dropped.
 
-    def __init__(self, model: ModelConfig, arena: Arena, pool: KvPool, lister: Lister) -> None:
+    With several ranks, ``model`` has this rank's heads, and every program is checked to keep the order of collectives.
+    """
+
+    def __init__(
+        self, model: ModelConfig, arena: Arena, pool: KvPool, lister: Lister, parallel: Parallel = ALONE
+    ) -> None:
         self.inputs = StepInputs()
         self.arena = arena
         self._model = model
         self._pool = pool
         self._lister = lister
+        self._parallel = parallel
         self._frequencies = RopeFrequencies(model)
         self._entries: OrderedDict[Shape, _Entry] = OrderedDict()
 
     def builder(self, shape: Shape) -> OpListBuilder:
         """An empty builder of this shape: the way to the buffers that its ops bind."""
-        return OpListBuilder(self._model, TORCH_OPS, self.arena, self._pool, self.inputs, self._frequencies, shape)
+        return OpListBuilder(
+            self._model, TORCH_OPS, self.arena, self._pool, self.inputs, self._frequencies, shape, self._parallel
+        )
 
     def ops(self, shape: Shape) -> list[Op]:
         """Ops of this shape in program order."""
@@ -53,7 +63,9 @@ class Programs:
         entry = self._entry(shape)
         compiled = entry.compiled.get(plan)
         if compiled is None:
-            compiled = entry.compiled[plan] = compile_program(entry.ops, plan, shape.mode, shape.tokens)
+            compiled = compile_program(entry.ops, plan, shape.mode, shape.tokens)
+            check_order(compiled.program)
+            entry.compiled[plan] = compiled
             if len(entry.compiled) > MAX_PLANS:
                 entry.compiled.popitem(last=False)
         entry.compiled.move_to_end(plan)

@@ -8,11 +8,14 @@ import torch
 
 from dsv4lab.model.block import list_block
 from dsv4lab.model.builder import OpListBuilder
+from dsv4lab.model.collectives import list_all_gather, list_lookup
 from dsv4lab.model.hyper_connection import STREAMS
+from dsv4lab.model.moe import list_gathered_ids, list_moe
 from dsv4lab.model.rope import list_rope_ops
 from dsv4lab.model.tap import list_tap
 from dsv4lab.model.weights import HyperConnectionWeights, ModelWeights
 from dsv4lab.overlap.ops import Op
+from dsv4lab.parallel.groups import Group
 
 LOGITS = "logits"
 
@@ -22,10 +25,9 @@ def list_forward(b: OpListBuilder, w: ModelWeights, taps: Sequence[int] = ()) ->
 
     ``taps`` are layers whose output a drafter reads (:mod:`dsv4lab.model.dspark`).
     """
-    c = b.config
-    x = b.buffer(STREAMS, c.hc_mult, c.hidden_size)
-    b.add("embed", lambda _: _embed(x, w.embed, b.inputs.meta.token_ids), (), (STREAMS,))
+    list_embedding(b, w.embed)
     list_rope_ops(b)
+    list_gathered_ids(b)
     for i, layer in enumerate(w.layers):
         list_block(b, i, layer)
         if i in taps:
@@ -40,8 +42,29 @@ def logits_view(b: OpListBuilder) -> torch.Tensor:
     return b.buffer(LOGITS, b.config.vocab_size, dtype=torch.float32, rows=b.shape.outputs)
 
 
-def _embed(x: torch.Tensor, table: torch.Tensor, token_ids: torch.Tensor) -> None:
-    x.copy_(table[token_ids].unsqueeze(1).expand_as(x))
+def list_embedding(b: OpListBuilder, table: torch.Tensor) -> None:
+    """The tokens' embeddings into every stream."""
+    c = b.config
+    x = b.buffer(STREAMS, c.hc_mult, c.hidden_size)
+    rows = None if b.parallel.tp is None else list_lookup(b, table, "embed.rows")
+
+    def spread(_: object) -> None:
+        found = table[b.inputs.meta.token_ids] if rows is None else rows
+        x.copy_(found.unsqueeze(1).expand_as(x))
+
+    if rows is None:
+        b.add("embed", spread, (), (STREAMS,))
+    else:
+        b.add("embed.spread", spread, ("embed.rows",), (STREAMS,))
+
+
+def list_idle_forward(b: OpListBuilder, w: ModelWeights) -> list[Op]:
+    """Ops of a rank that has no tokens while its peers have: it takes part in their experts."""
+    list_gathered_ids(b)
+    for i, layer in enumerate(w.layers):
+        with b.layer(i):
+            list_moe(b, layer.moe)
+    return b.list
 
 
 def list_head(b: OpListBuilder, hc: HyperConnectionWeights, norm: torch.Tensor, head: torch.Tensor) -> None:
@@ -51,7 +74,8 @@ def list_head(b: OpListBuilder, hc: HyperConnectionWeights, norm: torch.Tensor, 
     last = b.buffer("head.streams", c.hc_mult, c.hidden_size, rows=n)
     mixed = b.buffer("head.mixed", c.hidden_size, rows=n)
     normed = b.buffer("head.in", c.hidden_size, rows=n)
-    raw = b.buffer("head.out", c.vocab_size, rows=n)
+    tp = b.parallel.tp
+    raw = b.buffer("head.out", head.shape[0], rows=n)
     logits = logits_view(b)
 
     def gather(_: object) -> None:
@@ -62,9 +86,25 @@ def list_head(b: OpListBuilder, hc: HyperConnectionWeights, norm: torch.Tensor, 
 
     def project(_: object) -> None:
         b.ops.linear(normed, head, raw)
-        logits.copy_(raw)
+        if tp is None:
+            logits.copy_(raw)
 
     b.add("head.rows", gather, (STREAMS,), ("head.streams",))
     b.add("mhc_head", collapse, ("head.streams",), ("head.mixed",))
     b.add("head.norm", lambda _: b.ops.rms_norm(mixed, norm, c.rms_norm_eps, normed), ("head.mixed",), ("head.in",))
-    b.add("lm_head", project, ("head.in",), ("head.out", LOGITS))
+    b.add("lm_head", project, ("head.in",), ("head.out", LOGITS) if tp is None else ("head.out",))
+    if tp is not None:
+        _list_join(b, tp, raw)
+
+
+def _list_join(b: OpListBuilder, tp: Group, raw: torch.Tensor) -> None:
+    """Everybody's part of the vocabulary, ``head.out [n, V / tp]``, side by side in ``logits``."""
+    n, width = raw.shape
+    parts = b.buffer("head.gathered", b.config.vocab_size, rows=n).view(tp.size, n, width)
+    whole = logits_view(b).view(n, tp.size, width).transpose(0, 1)
+
+    def join(_: object) -> None:
+        whole.copy_(parts)
+
+    list_all_gather(b, "lm_head.all_gather", tp, raw, parts, ("head.out",), ("head.gathered",))
+    b.add("lm_head.join", join, ("head.gathered",), (LOGITS,))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from dsv4lab.config.model import LayerKind, ModelConfig
+from dsv4lab.errors import ConfigError
 
 Tensor = torch.Tensor
 Named = MutableMapping[str, Tensor]
@@ -58,7 +59,10 @@ class AttentionWeights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MoeWeights:
-    """``w13 [E, 2 I, D]`` (gate rows, then up rows), ``w2 [E, D, I]``; ``table`` in hash layers, else ``bias``."""
+    """``w13 [E, 2 I, D]`` (gate rows, then up rows), ``w2 [E, D, I]``; ``table`` in hash layers, else ``bias``.
+
+    A fused shared expert is the last of ``w13`` and ``w2``, and ``shared_w13`` and ``shared_w2`` are None.
+    """
 
     norm: Tensor
     gate: Tensor
@@ -66,8 +70,13 @@ class MoeWeights:
     table: Tensor | None
     w13: Tensor
     w2: Tensor
-    shared_w13: Tensor
-    shared_w2: Tensor
+    shared_w13: Tensor | None
+    shared_w2: Tensor | None
+
+    @property
+    def fused(self) -> bool:
+        """Whether the shared expert is one of the routed ones."""
+        return self.shared_w13 is None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,15 +100,28 @@ class ModelWeights:
     head: Tensor
 
 
-def build_weights(config: ModelConfig, tensors: Named) -> ModelWeights:
-    """Group and merge canonical ``tensors`` (:mod:`dsv4lab.checkpoint.names`).
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """Routed experts that are held here (None: all), and whether the shared expert joins them."""
 
-    Entries are taken out of ``tensors`` one by one, so that at most one layer's worth exists twice.
+    held: range | None = None
+    fused: bool = False
+
+
+ALL_EXPERTS = Experts()
+
+
+def build_weights(config: ModelConfig, tensors: Named, experts: Experts = ALL_EXPERTS) -> ModelWeights:
+    """Group and merge canonical ``tensors`` (:mod:`dsv4lab.checkpoint.names`), or a rank's parts of them.
+
+    Entries are taken out of ``tensors`` one by one, so that at most one layer's worth exists twice. ``config`` has the
+    heads and groups of the parts. Raises :class:`ConfigError` for a shared expert that cannot be fused.
     """
     return ModelWeights(
         embed=tensors.pop("embed.weight"),
         layers=tuple(
-            build_layer(config, tensors, f"layers.{i}", config.kind(i)) for i in range(config.num_hidden_layers)
+            build_layer(config, tensors, f"layers.{i}", config.kind(i), experts)
+            for i in range(config.num_hidden_layers)
         ),
         hc_head=build_hyper_connection(tensors, "hc_head"),
         norm=tensors.pop("norm.weight"),
@@ -107,13 +129,15 @@ def build_weights(config: ModelConfig, tensors: Named) -> ModelWeights:
     )
 
 
-def build_layer(config: ModelConfig, tensors: Named, prefix: str, kind: LayerKind) -> LayerWeights:
+def build_layer(
+    config: ModelConfig, tensors: Named, prefix: str, kind: LayerKind, experts: Experts = ALL_EXPERTS
+) -> LayerWeights:
     """The layer under ``prefix`` (``layers.3``, ``mtp.0``), taken out of ``tensors``."""
     return LayerWeights(
         hc_attn=build_hyper_connection(tensors, f"{prefix}.hc_attn"),
         attention=_attention(config, tensors, prefix, kind),
         hc_ffn=build_hyper_connection(tensors, f"{prefix}.hc_ffn"),
-        moe=_moe(config, tensors, prefix),
+        moe=_moe(config, tensors, prefix, experts),
     )
 
 
@@ -150,18 +174,25 @@ def _attention(config: ModelConfig, tensors: Named, prefix: str, kind: LayerKind
     )
 
 
-def _moe(config: ModelConfig, tensors: Named, prefix: str) -> MoeWeights:
+def _moe(config: ModelConfig, tensors: Named, prefix: str, experts: Experts) -> MoeWeights:
     f = f"{prefix}.ffn"
-    experts = range(config.n_routed_experts)
+    held = range(config.n_routed_experts) if experts.held is None else experts.held
+    names = [f"{f}.experts.{e}" for e in held]
+    if experts.fused:
+        if config.n_shared_experts != 1:
+            raise ConfigError(
+                f"shared_expert_fusion: {config.name} has {config.n_shared_experts} shared experts, not 1"
+            )
+        names.append(f"{f}.shared_experts")
     return MoeWeights(
         norm=tensors.pop(f"{prefix}.ffn_norm.weight"),
         gate=tensors.pop(f"{f}.gate.weight"),
         bias=tensors.pop(f"{f}.gate.bias", None),
         table=tensors.pop(f"{f}.gate.tid2eid", None),
-        w13=torch.stack([_gate_up(tensors, f"{f}.experts.{e}") for e in experts]),
-        w2=torch.stack([tensors.pop(f"{f}.experts.{e}.w2.weight") for e in experts]),
-        shared_w13=_gate_up(tensors, f"{f}.shared_experts"),
-        shared_w2=tensors.pop(f"{f}.shared_experts.w2.weight"),
+        w13=torch.stack([_gate_up(tensors, name) for name in names]),
+        w2=torch.stack([tensors.pop(f"{name}.w2.weight") for name in names]),
+        shared_w13=None if experts.fused else _gate_up(tensors, f"{f}.shared_experts"),
+        shared_w2=None if experts.fused else tensors.pop(f"{f}.shared_experts.w2.weight"),
     )
 
 

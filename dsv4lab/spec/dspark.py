@@ -19,6 +19,7 @@ from dsv4lab.model.programs import Programs
 from dsv4lab.model.tap import TAPS
 from dsv4lab.model.transformer import logits_view
 from dsv4lab.overlap.arena import Arena
+from dsv4lab.parallel.groups import ALONE, Parallel
 from dsv4lab.spec.draft import Anchor, Choose, Committed, Proposal, Replay
 from dsv4lab.spec.mtp import draft_geometry
 
@@ -39,6 +40,7 @@ class DsparkDrafter:
         capacity: int,
         replay: Replay,
         dtype: torch.dtype = torch.float32,
+        parallel: Parallel = ALONE,
     ) -> None:
         self._drafts = drafts
         self._dspark = dspark
@@ -48,8 +50,10 @@ class DsparkDrafter:
         self._arena = Arena(max(capacity, (geometry.slots - 1) * dspark.block_size))
         self._replay = replay
         taps = len(dspark.target_layer_ids)
-        self._injection = Programs(config, self._arena, self._pool, lambda b: list_injection(b, weights, taps))
-        self._block = Programs(config, self._arena, self._pool, lambda b: list_block_forward(b, weights))
+        self._injection = Programs(
+            config, self._arena, self._pool, lambda b: list_injection(b, weights, taps), parallel
+        )
+        self._block = Programs(config, self._arena, self._pool, lambda b: list_block_forward(b, weights), parallel)
 
     @property
     def drafts(self) -> int:

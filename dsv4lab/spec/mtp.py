@@ -18,6 +18,7 @@ from dsv4lab.model.mtp import hidden_view, list_mtp_forward
 from dsv4lab.model.programs import Programs
 from dsv4lab.model.transformer import logits_view
 from dsv4lab.overlap.arena import Arena
+from dsv4lab.parallel.groups import ALONE, Parallel
 from dsv4lab.spec.draft import Anchor, Choose, Committed, Proposal, Replay
 
 
@@ -37,13 +38,14 @@ class MtpDrafter:
         capacity: int,
         replay: Replay,
         dtype: torch.dtype = torch.float32,
+        parallel: Parallel = ALONE,
     ) -> None:
         self._drafts = drafts
         self._geometry = draft_geometry(geometry, config)
         self._pool = KvPool(self._geometry, dtype)
         self._arena = Arena(capacity)
         self._replay = replay
-        self._programs = Programs(config, self._arena, self._pool, lambda b: list_mtp_forward(b, weights))
+        self._programs = Programs(config, self._arena, self._pool, lambda b: list_mtp_forward(b, weights), parallel)
         self._last: dict[int, tuple[np.ndarray, torch.Tensor]] = {}
 
     @property
