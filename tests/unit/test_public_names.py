@@ -38,6 +38,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
-    code = "import sys, dsv4lab; print([m for m in ('torch', 'numpy', 'plotly', 'rich', 'msgspec', 'pyarrow') if m in sys.modules])"
+    heavy = ("torch", "numpy", "plotly", "rich", "msgspec", "pyarrow")
+    code = f"import sys, dsv4lab; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
