@@ -16,6 +16,7 @@ from dsv4lab.engine.drafters import draft_tokens, make_drafter, target_taps
 from dsv4lab.engine.protocol import ModelRunner
 from dsv4lab.engine.runner import DTYPES, Runner
 from dsv4lab.engine.speculation import Speculator
+from dsv4lab.engine.warm import warm_cpu_loops
 
 
 def make_runner(config: EngineConfig, stage: Callable[[str], None]) -> tuple[ModelRunner, ModelConfig]:
@@ -27,6 +28,9 @@ def make_runner(config: EngineConfig, stage: Callable[[str], None]) -> tuple[Mod
         config = replace(config, verify_tokens=draft_tokens(model, kind, config.draft_tokens) + 1)
     stage("making synthetic weights" if config.model in PRESETS else f"reading {config.model}")
     weights = model_weights(config.model, model, config.seed, DTYPES[config.dtype], _percent(config.model, stage))
+    if config.device == "cpu" and config.dtype == "float32":
+        stage("loading compiled loops")
+        warm_cpu_loops()
     stage("building the model")
     runner = Runner(model, weights, config, target_taps(model, kind))
     if kind is not None:
