@@ -23,6 +23,7 @@ MAX_VERIFY_TOKENS = 64
 MAX_RANKS = 64
 SPECULATIVE = ("off", "mtp", "dspark")
 VERIFICATIONS = ("chain", "block")
+PAGE_RESERVATIONS = ("on_demand", "full")
 
 OverlapSetting = str | Mapping[str, Any]
 """Name of a plan preset, or a plan as ``OverlapPlan.to_json`` writes it; the overlap package checks what is inside."""
@@ -69,6 +70,16 @@ class EngineConfig:
     """Seed of a synthetic drafter; None: one more than ``seed``. The model's weights do not depend on it."""
     verification: str = "chain"
     """How drafts of requests that sample are accepted: chain or block."""
+    enable_mixed_chunk: bool = False
+    """Let prefill chunks and decoding requests share a forward, of ``chunked_prefill_size`` tokens together."""
+    page_reservation: str = "on_demand"
+    """When a request gets its pages: as it grows, with preemption where they run out, or all of them at admission."""
+    enable_prefix_cache: bool = False
+    """Keep pages, with an exact snapshot of the slot at each page boundary, for later requests that begin alike."""
+    prefix_cache_pages: int | None = None
+    """Most pages that the prefix cache holds; None: as many as requests leave free."""
+    prefix_cache_bytes: int = 256 << 20
+    """Most bytes of its snapshots."""
     tp_size: int = 1
     """Ranks that share the heads of each request's attention."""
     dp_size: int = 1
@@ -111,6 +122,7 @@ class EngineConfig:
             checks.integer(_SOURCE, "draft_seed", self.draft_seed, 0, 2**63 - 1)
         checks.choice(_SOURCE, "verification", self.verification, VERIFICATIONS)
         self._check_ranks()
+        self._check_scheduling()
 
     @property
     def world_size(self) -> int:
@@ -128,6 +140,16 @@ class EngineConfig:
         if self.shared_expert_fusion and self.ep_size > 1:
             raise checks.mismatch(_SOURCE, "shared_expert_fusion", True, "false where ep_size is above 1")
         checks.integer(_SOURCE, "collective_timeout_s", self.collective_timeout_s, 1, 86400)
+
+    def _check_scheduling(self) -> None:
+        checks.boolean(_SOURCE, "enable_mixed_chunk", self.enable_mixed_chunk)
+        checks.choice(_SOURCE, "page_reservation", self.page_reservation, PAGE_RESERVATIONS)
+        checks.boolean(_SOURCE, "enable_prefix_cache", self.enable_prefix_cache)
+        if self.enable_prefix_cache and self.world_size > 1:
+            raise checks.mismatch(_SOURCE, "enable_prefix_cache", True, "false where there are several ranks")
+        if self.prefix_cache_pages is not None:
+            checks.integer(_SOURCE, "prefix_cache_pages", self.prefix_cache_pages, 1)
+        checks.integer(_SOURCE, "prefix_cache_bytes", self.prefix_cache_bytes, 1)
 
     def to_json(self) -> dict[str, Any]:
         """All fields, as plain JSON values."""

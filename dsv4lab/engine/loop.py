@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dsv4lab.engine.choice import Chooser
 from dsv4lab.engine.messages import Failed, Finished, Progress, failure
@@ -99,39 +100,53 @@ class EngineLoop:
         return True
 
     def _run(self, step: Step) -> tuple[Sequence[int | tuple[int, ...] | None], ForwardResult]:
-        for slot in step.fresh_slots:
-            self._runner.pool.reset_slot(slot)
-        if step.mode == "decode" and self._runner.speculator is not None:
-            return self._decode_speculatively(self._runner.speculator, step)
-        items = [BatchItem(c.slot, c.pages, c.start, c.tokens) for c in step.chunks]
-        result = self._runner.forward(items, step.mode)
-        if self._debug:
-            for chunk in step.chunks:
-                self._runner.pool.check_live(chunk.slot, chunk.pages, chunk.start + len(chunk.tokens))
+        self._prepare_slots(step)
+        speculator = self._runner.speculator
+        decoding = [c for c in step.chunks if c.decodes]
+        if speculator is not None and decoding:
+            return self._run_speculatively(speculator, decoding, step.chunks[len(decoding) :])
+        items = _items(step.chunks)
+        result = self._runner.forward(items, step.forward)
         chosen = self._chooser.choose(step.chunks, np.asarray(result.logits, dtype=np.float32))
-        if self._runner.speculator is not None:
-            following = [_following(c) if t is None else t for c, t in zip(step.chunks, chosen, strict=True)]
-            self._runner.speculator.observe_prefill(items, following)
+        self._check_live(step.chunks, [len(c.tokens) for c in step.chunks])
+        if speculator is not None:
+            speculator.observe_prefill(items, _following(step.chunks, chosen))
         return chosen, result
 
-    def _decode_speculatively(self, speculator: Speculator, step: Step) -> tuple[list[tuple[int, ...]], ForwardResult]:
+    def _prepare_slots(self, step: Step) -> None:
+        for freed in step.freed:
+            self._runner.pool.release(freed.slot, freed.pages)
+        for slot in step.fresh_slots:
+            self._runner.pool.reset_slot(slot)
+        for resume in step.resumes:
+            self._runner.restore_slot(resume)
+
+    def _run_speculatively(
+        self, speculator: Speculator, decoding: Sequence[Chunk], prefill: Sequence[Chunk]
+    ) -> tuple[list[int | tuple[int, ...] | None], ForwardResult]:
+        """A verify step of the decoding requests, with the prefill chunks of others in the same forward."""
+        first: list[int | None] = []
+
+        def following(logits: NDArray[np.float32]) -> list[int]:
+            first.extend(self._chooser.choose(prefill, logits))
+            return _following(prefill, first)
+
         requests = [
-            DraftRequest(
-                BatchItem(c.slot, c.pages, c.start, c.tokens),
-                c.spec.sampling,
-                c.spec.seed,
-                c.generated,
-                self._chooser.history(c),
-            )
-            for c in step.chunks
+            DraftRequest(item, c.spec.sampling, c.spec.seed, c.generated, self._chooser.history(c))
+            for c, item in zip(decoding, _items(decoding), strict=True)
         ]
-        tokens, result = speculator.decode(requests)
-        rows = np.asarray(result.logits, dtype=np.float32).reshape(len(requests), speculator.drafts + 1, -1)
-        for chunk, new, logits in zip(step.chunks, tokens, rows, strict=True):
+        tokens, result = speculator.step(requests, _items(prefill), following)
+        wide = len(requests) * (speculator.drafts + 1)
+        rows = np.asarray(result.logits, dtype=np.float32)[:wide].reshape(len(requests), speculator.drafts + 1, -1)
+        for chunk, new, logits in zip(decoding, tokens, rows, strict=True):
             self._chooser.note(chunk, logits[: len(new)], new)
-            if self._debug:
-                self._runner.pool.check_live(chunk.slot, chunk.pages, chunk.start + len(new))
-        return tokens, result
+        self._check_live([*decoding, *prefill], [*map(len, tokens), *(len(c.tokens) for c in prefill)])
+        return [*tokens, *first], result
+
+    def _check_live(self, chunks: Sequence[Chunk], counts: Sequence[int]) -> None:
+        if self._debug:
+            for chunk, count in zip(chunks, counts, strict=True):
+                self._runner.pool.check_live(chunk.slot, chunk.pages, chunk.start + count)
 
     def _tokens_of(self, request_id: int) -> list[int]:
         running = self._scheduler.find(request_id)
@@ -156,7 +171,15 @@ class EngineLoop:
         return Finished(outcome.request_id, outcome.finish, kind, text, self._chooser.end(outcome.request_id))
 
 
-def _following(chunk: Chunk) -> int:
-    """The known token after a chunk that does not end its request's known tokens."""
-    known = (*chunk.spec.prompt, *chunk.spec.generated)
-    return known[chunk.start + len(chunk.tokens)]
+def _items(chunks: Sequence[Chunk]) -> list[BatchItem]:
+    return [BatchItem(c.slot, c.pages, c.start, c.tokens) for c in chunks]
+
+
+def _following(chunks: Sequence[Chunk], chosen: Sequence[int | None]) -> list[int]:
+    """The token after each chunk: the one just chosen, or the one that was known."""
+    out = []
+    for chunk, new in zip(chunks, chosen, strict=True):
+        token = chunk.following if new is None else new
+        assert token is not None
+        out.append(token)
+    return out

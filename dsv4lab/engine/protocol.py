@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dsv4lab.engine.scheduler import Mode
+from dsv4lab.engine.step import Mode, Resume
 from dsv4lab.kv.geometry import Geometry
+from dsv4lab.kv.prefix_cache import Snapshot
 from dsv4lab.timeline.program import StreamProgram
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ class Pool(Protocol):
         """Clear what an earlier request left in the slot; before a request's first forward."""
         ...
 
-    def release(self, slot: int, pages: Sequence[int]) -> None:
-        """The slot and the pages lost their owner."""
+    def release(self, slot: int | None, pages: Sequence[int]) -> None:
+        """The slot, if any, and the pages lost their owner."""
         ...
 
     def check_live(self, slot: int, pages: Sequence[int], tokens: int) -> None:
@@ -69,6 +70,14 @@ class ModelRunner(Protocol):
 
     def forward(self, items: Sequence[BatchItem], mode: Mode) -> ForwardResult:
         """Compute the items' tokens, and leave their rows in the pool."""
+        ...
+
+    def save_slot(self, slot: int, length: int) -> Snapshot:
+        """What the request in ``slot`` needs to go on at position ``length``, a page boundary that it just passed."""
+        ...
+
+    def restore_slot(self, resume: Resume) -> None:
+        """Put a snapshot into a slot that was just cleared."""
         ...
 
     def set_plan(self, plan: str | Mapping[str, Any] | OverlapPlan) -> None:

@@ -54,13 +54,14 @@ class ReadsDesk:
         self._watch()
 
     def _answer(self, call: GetReads, step: Step, result: ForwardResult) -> bool:
-        row = -1
+        first = 0
         for chunk in step.chunks:
-            row += len(chunk.tokens)
             if chunk.spec.request_id == call.request_id:
                 break
+            first += chunk.width
         else:
             return False
+        row = first + len(chunk.tokens) - 1
         chosen = None
         if self._runner.geometry.compress_ratios[call.layer] == 4 and result.selection is not None:
             chosen = [int(entry) for entry in result.selection[row] if entry >= 0]

@@ -13,6 +13,8 @@ from dsv4lab.backends.rows import PACKED_ROWS
 from dsv4lab.config.engine import EngineConfig
 from dsv4lab.config.model import ModelConfig
 from dsv4lab.engine.selection import SelectionTap
+from dsv4lab.engine.snapshots import RequestSnapshot, restore, save
+from dsv4lab.engine.step import Resume
 from dsv4lab.errors import UnavailableError
 from dsv4lab.kv.memory import plan_for_engine
 from dsv4lab.kv.metadata import BatchItem, Mode, build_metadata
@@ -98,11 +100,14 @@ class Runner:
         plan = resolve_plan(config.plan)
         self.set_plan(plan if config.side_streams is None else plan.fold(config.side_streams))
 
-    def forward(self, items: Sequence[BatchItem], mode: Mode, *, all_rows: bool = False) -> ForwardResult:
-        """Compute the items' tokens; ``logits`` hold one row per item, of its last token, or with ``all_rows`` one per
-        token.
+    def forward(
+        self, items: Sequence[BatchItem], mode: Mode, *, all_rows: bool = False, wide_items: int = 0
+    ) -> ForwardResult:
+        """Compute the items' tokens; ``logits`` hold one row per item, of its last token.
+
+        Of the first ``wide_items``, or with ``all_rows`` of all items, they hold one row per token instead.
         """
-        return self._run(items, mode, all_rows=all_rows)
+        return self._run(items, mode, all_rows=all_rows, wide_items=wide_items)
 
     def hidden_rows(self, tokens: int) -> torch.Tensor:
         """What a drafter reads of the last forward's ``tokens`` flat tokens, copied.
@@ -155,6 +160,14 @@ class Runner:
         """Forget what an earlier request left in ``slot``."""
         self.pool.reset_slot(slot)
 
+    def save_slot(self, slot: int, length: int) -> RequestSnapshot:
+        """What the request in ``slot`` needs to go on at position ``length``, a page boundary."""
+        return save(self.pool, self.speculator, slot, length)
+
+    def restore_slot(self, resume: Resume) -> None:
+        """Put a snapshot into a slot that was just cleared."""
+        restore(self.pool, self.speculator, resume)
+
     def op_table(self) -> list[dict[str, Any]]:
         """``{"name", "layer", "kind", "parts"}`` of every op of a decode forward, in program order."""
         ops = self.op_list("decode", 1)
@@ -173,13 +186,16 @@ class Runner:
         buffers = {name: (tensor,) for name, tensor in self.arena.buffers.items()}
         return {**self.pool.resources(), **buffers, COMM: ()}
 
-    def prepare(self, items: Sequence[BatchItem], mode: Mode, *, all_rows: bool = False) -> Shape:
+    def prepare(self, items: Sequence[BatchItem], mode: Mode, *, all_rows: bool = False, wide_items: int = 0) -> Shape:
         """Set the inputs of the next replay and return its shape, on which peers agree. :meth:`forward` does this.
 
         Raises :class:`PoolError` for items that the pool cannot hold, before any other rank hears of them.
         """
         meta = build_metadata(self.geometry, self.model.index_topk, items, mode)
-        rows = torch.arange(meta.T) if all_rows else meta.last_rows
+        rows, wide = meta.last_rows, len(items) if all_rows else wide_items
+        if wide:
+            first = int(rows[wide - 1]) + 1
+            rows = torch.cat((torch.arange(first), rows[wide:]))
         self._programs.inputs.set(meta, rows)
         return replace(Shape(mode, meta.T, rows.numel()), gathered=self._agree(meta.T))
 
@@ -204,9 +220,9 @@ class Runner:
         self._streams.close()
         self.parallel.close()
 
-    def _run(self, items: Sequence[BatchItem], mode: Mode, *, all_rows: bool) -> ForwardResult:
+    def _run(self, items: Sequence[BatchItem], mode: Mode, *, all_rows: bool, wide_items: int = 0) -> ForwardResult:
         with torch.inference_mode():
-            return self.launch(self.prepare(items, mode, all_rows=all_rows))
+            return self.launch(self.prepare(items, mode, all_rows=all_rows, wide_items=wide_items))
 
     def _list(self, b: OpListBuilder) -> list[Op]:
         return (

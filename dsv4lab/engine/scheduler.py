@@ -1,8 +1,12 @@
 """Which tokens of which requests make the next forward: continuous batching with chunked prefill. Never imports torch.
 
-A request is admitted, first come first served, when a slot and the pages of its prompt and all its new tokens are
-free, so a running request can never run out of room. Forwards are prefill or decode, and alternate while there is
-work of both kinds. At most one forward is in flight; what it reads is not given back before it has completed.
+Requests are served first come, first served. One is admitted when a slot and the pages of its known tokens are free,
+and gets further pages as it decodes; where those run out, the youngest request gives all of its own back, and goes on
+later, ahead of everything that came after it. The oldest request is never stopped, so all come to an end. With
+``reserve_full`` a request takes the pages of all its new tokens at once, and is never stopped.
+
+Forwards are prefill or decode, and alternate while there is work of both kinds; with ``mixed`` one forward does both.
+At most one forward is in flight; what it reads is not given back before it has completed.
 """
 
 from __future__ import annotations
@@ -10,84 +14,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from dsv4lab.engine.request import FinishReason, RequestSpec
+from dsv4lab.engine.step import Chunk, Mode, Outcome, Running, Step, StepMode, Waiting
 from dsv4lab.errors import EngineError
-from dsv4lab.kv.allocator import Allocator, Lease
+from dsv4lab.kv.allocator import Allocator, Freed
+from dsv4lab.kv.geometry import ceil_div
+from dsv4lab.kv.prefix_cache import Hit, PrefixCache
 
-Mode = Literal["prefill", "decode"]
+__all__ = ["Chunk", "Mode", "Outcome", "Running", "Scheduler", "Step"]
 
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """The tokens of one request in one forward, at positions ``start`` and on.
-
-    ``samples`` tells that the last of them is the request's last known token, so its logits choose the next one.
-    """
-
-    spec: RequestSpec
-    lease: Lease
-    start: int
-    tokens: tuple[int, ...]
-    samples: bool
-    generated: int  # new tokens that the request already has: the number of the one to be chosen
-
-    @property
-    def slot(self) -> int:
-        """Slot of the request."""
-        return self.lease.slot
-
-    @property
-    def pages(self) -> tuple[int, ...]:
-        """Pages of the request, oldest first."""
-        return self.lease.pages
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One forward. ``fresh_slots`` were admitted for it and must be cleared before it runs."""
-
-    number: int
-    mode: Mode
-    chunks: tuple[Chunk, ...]
-    fresh_slots: tuple[int, ...]
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of all chunks."""
-        return sum(len(chunk.tokens) for chunk in self.chunks)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a step or an abort meant for one request: a new token, its end, or both.
-
-    ``released`` is what an ended request gave back, None if it never held anything.
-    """
-
-    request_id: int
-    token: int | None = None
-    finish: FinishReason | None = None
-    released: Lease | None = None
-
-
-@dataclass(slots=True)
-class Running:
-    """An admitted request: its lease, all tokens known so far, and how many of them are in the pool."""
-
-    spec: RequestSpec
-    lease: Lease
-    tokens: list[int]
-    computed: int = 0
-    prefilled: bool = False
-    aborted: bool = False
-    fresh: bool = True
-
-    @property
-    def generated(self) -> int:
-        """New tokens so far, those of earlier lives included."""
-        return len(self.tokens) - len(self.spec.prompt)
+WATERMARK_SHARE = 100  # of this many pages one stays free when a request is admitted beside others, at least one
 
 
 @dataclass(slots=True)
@@ -98,11 +35,17 @@ class Scheduler:
     chunked_prefill_size: int
     lookahead: int = 0
     """Tokens past its last one that a request's decode steps may write: the drafts of speculation."""
-    _waiting: deque[RequestSpec] = field(default_factory=deque)
-    _running: dict[int, Running] = field(default_factory=dict)  # by request id, in order of admission
+    mixed: bool = False
+    """Prefill chunks and decoding requests share forwards, of ``chunked_prefill_size`` tokens together."""
+    reserve_full: bool = False
+    cache: PrefixCache | None = None
+    _waiting: deque[Waiting] = field(default_factory=deque)
+    _running: dict[int, Running] = field(default_factory=dict)  # by request id, in order of arrival
+    _freed: list[Freed] = field(default_factory=list)  # since the last step
     _in_flight: Step | None = None
-    _last_mode: Mode = "decode"
+    _last_mode: StepMode = "decode"
     _steps: int = 0
+    _preemptions: int = 0
 
     @property
     def steps(self) -> int:
@@ -110,8 +53,13 @@ class Scheduler:
         return self._steps
 
     @property
+    def preemptions(self) -> int:
+        """How often a request was stopped for want of pages."""
+        return self._preemptions
+
+    @property
     def waiting(self) -> int:
-        """Requests that are not admitted yet."""
+        """Requests that are not admitted yet, or were stopped."""
         return len(self._waiting)
 
     @property
@@ -130,21 +78,21 @@ class Scheduler:
 
     def knows(self, request_id: int) -> bool:
         """Whether the request is running or waiting."""
-        return request_id in self._running or any(spec.request_id == request_id for spec in self._waiting)
+        return request_id in self._running or any(w.spec.request_id == request_id for w in self._waiting)
 
     def submit(self, spec: RequestSpec) -> None:
         """Queue a request whose limits have been checked. Raises :class:`EngineError` if its number is in use."""
         if self.knows(spec.request_id):
             raise EngineError(f"request {spec.request_id} exists already")
-        self._waiting.append(spec)
+        self._waiting.append(Waiting(spec, [*spec.prompt, *spec.generated]))
 
     def abort(self, request_id: int) -> Outcome | None:
         """End a request. None if it is unknown (it may have just finished), or if its end must wait for
         :meth:`complete` because the forward in flight still touches its rows.
         """
-        for spec in self._waiting:
-            if spec.request_id == request_id:
-                self._waiting.remove(spec)
+        for waiting in self._waiting:
+            if waiting.spec.request_id == request_id:
+                self._waiting.remove(waiting)
                 return Outcome(request_id, finish=FinishReason.ABORT)
         request = self._running.get(request_id)
         if request is None:
@@ -158,15 +106,17 @@ class Scheduler:
         """Admit what fits and choose the next forward; None if there is nothing to run."""
         if self._in_flight is not None:
             raise EngineError(f"step {self._in_flight.number} is still in flight")
+        self._make_room_to_decode()
         self._admit()
         mode = self._choose_mode()
         if mode is None:
             return None
-        chunks = tuple(self._prefill_chunks() if mode == "prefill" else self._decode_chunks())
-        fresh = tuple(chunk.slot for chunk in chunks if self._running[chunk.spec.request_id].fresh)
-        step = Step(self._steps, mode, chunks, fresh)
-        for chunk in chunks:
-            self._running[chunk.spec.request_id].fresh = False
+        chunks = tuple(self._chunks(mode))
+        fresh = [r for c in chunks if (r := self._running[c.spec.request_id]).fresh]
+        resumes = tuple(request.resume() for request in fresh if request.hit is not None)
+        step = Step(self._steps, mode, chunks, tuple(r.lease.slot for r in fresh), self._take_freed(), resumes)
+        for request in fresh:
+            request.fresh, request.hit = False, None
         self._in_flight, self._last_mode = step, mode
         self._steps += 1
         return step
@@ -190,35 +140,104 @@ class Scheduler:
         return [self._end(r, FinishReason.ABORT if r.aborted else FinishReason.ERROR) for r in requests]
 
     def check(self) -> None:
-        """Raise :class:`EngineError` if what the requests hold and what the allocator gave out disagree."""
+        """Raise :class:`EngineError` or ``PoolError`` if somebody could write what somebody else holds."""
         self.allocator.check()
-        slots = [r.lease.slot for r in self._running.values()]
-        pages = [page for r in self._running.values() for page in r.lease.pages]
-        if len(set(slots)) != len(slots) or len(set(pages)) != len(pages):
-            raise EngineError("two requests hold one slot or page")
+        if self.cache is not None:
+            self.cache.check()
+        leases = [r.lease for r in self._running.values()]
+        if leases != list(self.allocator.leases):
+            raise EngineError("the running requests and the allocator's leases differ")
+        readers = [page for lease in leases for page in lease.pages]
+        for request in self._running.values():
+            for page in request.lease.pages[request.computed // self.allocator.geometry.page_size :]:
+                if readers.count(page) > 1 or page in self.allocator.cached_page_ids:
+                    raise EngineError(f"request {request.spec.request_id} writes page {page}, which others may read")
+
+    def _make_room_to_decode(self) -> None:
+        """Give every decoding request, oldest first, the pages of its next step; stop the youngest if need be."""
+        for request in self.running:
+            while request.spec.request_id in self._running and request.prefilled and not self._grow(request):
+                self._preempt(self.running[-1])
+
+    def _grow(self, request: Running) -> bool:
+        tokens = len(request.tokens) + self.lookahead
+        missing = self.allocator.geometry.pages_for(tokens) - len(request.lease.pages)
+        if missing > 0 and self.cache is not None:
+            self.cache.evict(missing - self.allocator.free_pages)
+        if not self.allocator.can_grow(request.lease, tokens):
+            return False
+        self.allocator.grow(request.lease, tokens)
+        return True
+
+    def _preempt(self, request: Running) -> None:
+        del self._running[request.spec.request_id]
+        self._freed.append(self.allocator.release(request.lease))
+        self._waiting.appendleft(Waiting(request.spec, request.tokens))
+        self._preemptions += 1
 
     def _admit(self) -> None:
-        while self._waiting and self.allocator.can_admit(self._waiting[0].total_tokens + self.lookahead):
-            spec = self._waiting.popleft()
-            lease = self.allocator.admit(spec.request_id, spec.total_tokens + self.lookahead)
-            self._running[spec.request_id] = Running(spec, lease, [*spec.prompt, *spec.generated])
+        while self._waiting:
+            first = self._waiting[0]
+            most = min(first.goal, len(first.tokens) - 1)
+            hit = None if self.cache is None else self.cache.match(first.tokens, most)
+            if not self._can_admit(first, hit):
+                return
+            self._waiting.popleft()
+            tokens, number = self._reserved(first), first.spec.request_id
+            shared = () if hit is None else hit.pages
+            if self.cache is not None:
+                missing = self.allocator.geometry.pages_for(tokens) - len(shared)
+                self.cache.evict(missing - self.allocator.free_pages, shared)
+                self.cache.count(first.tokens, hit)
+            lease = self.allocator.admit(number, tokens, shared)
+            computed = 0 if hit is None else hit.length
+            self._running[number] = Running(first.spec, lease, first.tokens, computed, hit)
 
-    def _choose_mode(self) -> Mode | None:
-        modes: set[Mode] = {"decode" if r.prefilled else "prefill" for r in self._running.values()}
-        if len(modes) == 2:
-            return "prefill" if self._last_mode == "decode" else "decode"
-        return modes.pop() if modes else None
+    def _can_admit(self, first: Waiting, hit: Hit | None) -> bool:
+        """Whether a slot and enough pages are free; beside other requests a few pages stay free for those to grow."""
+        a = self.allocator
+        shared = () if hit is None else hit.pages
+        pages = a.geometry.pages_for(self._reserved(first)) - len(shared)
+        if self._running and not self.reserve_full:
+            pages += ceil_div(a.geometry.pages - 1, WATERMARK_SHARE)
+        evictable = a.idle_pages - sum(map(a.is_idle, shared))
+        return a.free_slots > 0 and pages <= a.free_pages + evictable
 
-    def _prefill_chunks(self) -> Iterator[Chunk]:
+    def _reserved(self, waiting: Waiting) -> int:
+        """Tokens whose pages a request gets at admission: those of its first decode step included."""
+        whole = waiting.spec.total_tokens
+        return self.lookahead + (whole if self.reserve_full else min(whole, len(waiting.tokens) + 1))
+
+    def _take_freed(self) -> tuple[Freed, ...]:
+        freed, self._freed = self._freed, []
+        if self.cache is not None and (pages := self.cache.take_freed()):
+            freed.append(Freed(None, pages))
+        return tuple(freed)
+
+    def _choose_mode(self) -> StepMode | None:
+        modes: set[StepMode] = {"decode" if r.prefilled else "prefill" for r in self._running.values()}
+        if len(modes) < 2:
+            return modes.pop() if modes else None
+        if self.mixed and self._decode_tokens() < self.chunked_prefill_size:
+            return "mixed"
+        return "prefill" if self._last_mode == "decode" else "decode"
+
+    def _decode_tokens(self) -> int:
+        return sum(r.prefilled for r in self._running.values()) * (1 + self.lookahead)
+
+    def _chunks(self, mode: StepMode) -> Iterator[Chunk]:
+        """Decoding requests, then prefill chunks within the budget that is left, both oldest first."""
         budget = self.chunked_prefill_size
-        for request in self._running.values():
-            if not request.prefilled and budget > 0:
-                chunk = _chunk(request, budget)
-                budget -= len(chunk.tokens)
-                yield chunk
-
-    def _decode_chunks(self) -> Iterator[Chunk]:
-        return (_chunk(request, 1) for request in self._running.values() if request.prefilled)
+        if mode != "prefill":
+            yield from (r.decode_chunk(self.lookahead) for r in self._running.values() if r.prefilled)
+            budget -= self._decode_tokens()
+        if mode != "decode":
+            boundary = None if self.cache is None else self.allocator.geometry.page_size
+            for request in self._running.values():
+                if not request.prefilled and budget > 0:
+                    chunk = request.prefill_chunk(budget, boundary)
+                    budget -= len(chunk.tokens)
+                    yield chunk
 
     def _touches(self, request_id: int) -> bool:
         step = self._in_flight
@@ -232,18 +251,29 @@ class Scheduler:
     def _advance(self, request: Running, chunk: Chunk, new: tuple[int, ...]) -> list[Outcome]:
         if bool(new) != chunk.samples and not request.aborted:
             raise EngineError(f"request {chunk.spec.request_id}: a token was {'due' if chunk.samples else 'not due'}")
+        before = request.computed
         request.computed += len(chunk.tokens) + max(len(new) - 1, 0)
         if request.aborted:
             return [self._end(request, FinishReason.ABORT)]
         outcomes: list[Outcome] = []
         for token in new:
-            request.prefilled = True
             request.tokens.append(token)
             reason = self._reason_to_end(request, token)
             if reason is not None:
+                self._remember(request, before)
                 return [*outcomes, self._end(request, reason, token)]
             outcomes.append(Outcome(request.spec.request_id, token))
+        self._remember(request, before)
         return outcomes
+
+    def _remember(self, request: Running, before: int) -> None:
+        """Keep the pages of ``request`` in the prefix cache if a page has become full since ``before`` tokens."""
+        if self.cache is None:
+            return
+        size = self.allocator.geometry.page_size
+        boundary = min(request.computed, len(request.tokens)) // size * size
+        if boundary > before:
+            self.cache.keep(request.tokens[:boundary], request.lease)
 
     def _reason_to_end(self, request: Running, token: int) -> FinishReason | None:
         if token in request.spec.sampling.stop_token_ids:
@@ -252,23 +282,10 @@ class Scheduler:
 
     def _end(self, request: Running, reason: FinishReason, token: int | None = None) -> Outcome:
         del self._running[request.spec.request_id]
-        self.allocator.release(request.lease)
-        return Outcome(request.spec.request_id, token, reason, request.lease)
+        return Outcome(request.spec.request_id, token, reason, self.allocator.release(request.lease))
 
 
 def _tuple(new: int | tuple[int, ...] | None) -> tuple[int, ...]:
     if new is None:
         return ()
     return new if isinstance(new, tuple) else (new,)
-
-
-def _chunk(request: Running, budget: int) -> Chunk:
-    stop = min(len(request.tokens), request.computed + budget)
-    return Chunk(
-        spec=request.spec,
-        lease=request.lease,
-        start=request.computed,
-        tokens=tuple(request.tokens[request.computed : stop]),
-        samples=stop == len(request.tokens),
-        generated=request.generated,
-    )

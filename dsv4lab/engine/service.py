@@ -16,10 +16,9 @@ from dsv4lab.engine.plans import effective_plan
 from dsv4lab.engine.protocol import ModelRunner
 from dsv4lab.engine.reads import ReadsDesk
 from dsv4lab.engine.request import Limits
-from dsv4lab.engine.scheduler import Scheduler
+from dsv4lab.engine.scheduling import cache_status, make_scheduler
 from dsv4lab.engine.telemetry import LiveFeed, Recorder, StepFacts
 from dsv4lab.errors import EngineError
-from dsv4lab.kv.allocator import Allocator
 from dsv4lab.kv.formats import PoolFormat
 from dsv4lab.kv.snapshot import pool_snapshot
 from dsv4lab.overlap.plan import plan_from_json
@@ -40,7 +39,7 @@ class Service:
         self.limits = limits_of(config, model, runner)
         plan = effective_plan(config.plan, config.side_streams)
         runner.set_plan(plan)
-        self._scheduler = Scheduler(Allocator(runner.geometry), config.chunked_prefill_size, self.limits.lookahead)
+        self._scheduler = make_scheduler(config, model, runner, self.limits.lookahead)
         self._facts = StepFacts(self._scheduler, plan.name, config.hw_queues)
         self._feed = LiveFeed(self._facts, send)
         self._reads = ReadsDesk(runner, self._scheduler, send)
@@ -131,9 +130,12 @@ class Service:
             "running": len(self._scheduler.running),
             "free_slots": allocator.free_slots,
             "free_pages": allocator.free_pages,
+            "preemptions": self._scheduler.preemptions,
             "plan": self._facts.plan,
             "queue_policy": self._config.queue_policy,
         }
+        if (cache := self._scheduler.cache) is not None:
+            value["prefix_cache"] = cache_status(cache)
         if (speculator := self._runner.speculator) is not None:
             stats = speculator.stats
             value["speculation"] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,10 +13,13 @@ from dsv4lab.engine.penalties import TokenHistory, adjusted
 from dsv4lab.engine.request import SamplingParams
 from dsv4lab.engine.runner import ForwardResult, Runner
 from dsv4lab.engine.sampler import DRAFT_LANE, VERIFY_LANE, distribution, likeliest, uniforms
+from dsv4lab.engine.snapshots import DraftEdges
 from dsv4lab.kv.metadata import BatchItem
 from dsv4lab.spec.draft import Anchor, Committed, Drafter, greedy_choice
 from dsv4lab.spec.stats import AcceptanceStats
 from dsv4lab.spec.verify import block_verify, chain_verify, draw, greedy_verify
+
+Following = Callable[[NDArray[np.float32]], Sequence[int]]
 
 METHODS = {"chain": chain_verify, "block": block_verify}
 
@@ -58,6 +61,7 @@ class Speculator:
         self._drafter = drafter
         self._verify = METHODS[method]
         self.stats = AcceptanceStats(drafter.drafts)
+        self.edges = DraftEdges(drafter)
 
     @property
     def drafts(self) -> int:
@@ -66,17 +70,46 @@ class Speculator:
 
     def observe_prefill(self, items: Sequence[BatchItem], following: Sequence[int]) -> None:
         """Right after the target's prefill forward of ``items``; ``following`` is the token after each item's last."""
-        hidden = self._runner.hidden_rows(sum(len(i.tokens) for i in items))
-        committed, first = [], 0
-        for item, after in zip(items, following, strict=True):
-            n = len(item.tokens)
-            tokens = (*item.tokens[1:], after)
-            committed.append(Committed(item.slot, item.pages, item.start, tokens, hidden[first : first + n]))
-            first += n
-        self._drafter.observe(committed)
+        self._observe(_chunks(items, following, self._runner.hidden_rows(sum(len(i.tokens) for i in items))))
 
     def decode(self, requests: Sequence[DraftRequest]) -> tuple[list[tuple[int, ...]], ForwardResult]:
         """One step: per request the new tokens, 1 to ``drafts + 1``, of which all but the last are in the pool now."""
+        return self.step(requests, (), lambda logits: ())
+
+    def step(
+        self, requests: Sequence[DraftRequest], prefill: Sequence[BatchItem], following: Following
+    ) -> tuple[list[tuple[int, ...]], ForwardResult]:
+        """As :meth:`decode`, with prefill chunks of other requests in the same forward.
+
+        ``following`` is given the logits of the chunks' last tokens and tells the token after each chunk. The result
+        has the rows of all verified tokens first, then those.
+        """
+        drafts, chosen = self._draft(requests)
+        items = [
+            BatchItem(r.item.slot, r.item.pages, r.item.start, (r.item.tokens[0], *drafted))
+            for r, drafted in zip(requests, drafts, strict=True)
+        ]
+        if prefill:
+            result = self._runner.forward([*items, *prefill], "prefill", wide_items=len(items))
+        else:
+            result = self._runner.forward(items, "decode", all_rows=True)
+        width = self.drafts + 1
+        wide = width * len(items)
+        hidden = self._runner.hidden_rows(wide + sum(len(item.tokens) for item in prefill))
+        rows = result.logits.numpy()
+        logits = rows[:wide].reshape(len(items), width, -1)
+        tokens = [
+            self._accept(r, logits[i], drafts[i], [chosen.get((i, p)) for p in range(self.drafts)])
+            for i, r in enumerate(requests)
+        ]
+        chunks = _chunks(prefill, following(rows[wide:]), hidden[wide:])
+        self._observe([*self._commit(items, tokens, hidden[:wide]), *chunks])
+        return tokens, result
+
+    def _draft(
+        self, requests: Sequence[DraftRequest]
+    ) -> tuple[tuple[tuple[int, ...], ...], dict[tuple[int, int], NDArray[np.float64]]]:
+        """Drafts by request, and by request and place the distribution that a sampled one was drawn from."""
         anchors = [Anchor(r.item.slot, r.item.pages, r.item.start, r.item.tokens[0]) for r in requests]
         chosen: dict[tuple[int, int], NDArray[np.float64]] = {}
         drafts: list[list[int]] = [[] for _ in requests]
@@ -91,21 +124,7 @@ class Speculator:
             before.append(token)
             return token
 
-        proposal = self._drafter.propose(anchors, choose)
-        items = [
-            BatchItem(r.item.slot, r.item.pages, r.item.start, (r.item.tokens[0], *drafted))
-            for r, drafted in zip(requests, proposal.tokens, strict=True)
-        ]
-        result = self._runner.forward(items, "decode", all_rows=True)
-        width = self.drafts + 1
-        hidden = self._runner.hidden_rows(width * len(items)).unflatten(0, (len(items), width))  # type: ignore[no-untyped-call]
-        logits = result.logits.numpy().reshape(len(items), width, -1)
-        tokens = [
-            self._accept(r, logits[i], proposal.tokens[i], [chosen.get((i, p)) for p in range(self.drafts)])
-            for i, r in enumerate(requests)
-        ]
-        self._commit(items, tokens, hidden)
-        return tokens, result
+        return self._drafter.propose(anchors, choose).tokens, chosen
 
     def _accept(
         self,
@@ -125,13 +144,29 @@ class Speculator:
         self.stats.count(len(tokens) - 1)
         return tokens
 
-    def _commit(self, items: Sequence[BatchItem], tokens: Sequence[tuple[int, ...]], hidden: torch.Tensor) -> None:
+    def _commit(
+        self, items: Sequence[BatchItem], tokens: Sequence[tuple[int, ...]], hidden: torch.Tensor
+    ) -> list[Committed]:
         """The anchor and the accepted drafts stand; each is followed by the next of the new tokens."""
         for item, new in zip(items, tokens, strict=True):
             self._runner.pool.forget_rejected(item.slot, item.start + len(new), item.start + len(item.tokens))
-        self._drafter.observe(
-            [
-                Committed(item.slot, item.pages, item.start, new, hidden[i, : len(new)])
-                for i, (item, new) in enumerate(zip(items, tokens, strict=True))
-            ]
-        )
+        width = self.drafts + 1
+        return [
+            Committed(item.slot, item.pages, item.start, new, hidden[i * width : i * width + len(new)])
+            for i, (item, new) in enumerate(zip(items, tokens, strict=True))
+        ]
+
+    def _observe(self, committed: list[Committed]) -> None:
+        self._drafter.observe(committed)
+        self.edges.note(committed)
+
+
+def _chunks(items: Sequence[BatchItem], following: Sequence[int], hidden: torch.Tensor) -> list[Committed]:
+    """What a prefill of ``items`` commits; ``hidden`` are its flat rows, ``following`` the token after each item."""
+    committed, first = [], 0
+    for item, after in zip(items, following, strict=True):
+        n = len(item.tokens)
+        tokens = (*item.tokens[1:], after)
+        committed.append(Committed(item.slot, item.pages, item.start, tokens, hidden[first : first + n]))
+        first += n
+    return committed

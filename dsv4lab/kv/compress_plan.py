@@ -67,10 +67,8 @@ def _gather(geometry: Geometry, tokens: Tokens, item: Ints, entry: Ints, ratio: 
 
 
 def _kept(geometry: Geometry, tokens: Tokens, ratio: int) -> Ints:
-    """Flat rows whose state outlives a prefill forward."""
+    """Flat rows whose state outlives a prefill forward: what later entries need, and any verify step's whole."""
     length = tokens.start + tokens.length
     spare = geometry.state_ring(ratio) - STATE_WINDOW[ratio]
-    keep_from = geometry.state_keep_from(length, ratio)
-    if spare:
-        keep_from = np.minimum(keep_from, length - spare - 2)
+    keep_from = np.minimum(geometry.state_keep_from(length, ratio), length - spare - 2)
     return np.flatnonzero(tokens.position >= keep_from[tokens.item])

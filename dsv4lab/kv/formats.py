@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dsv4lab.config.model import ModelConfig
 
 TILE = 64  # values of a KV row that share a scale
+SNAPSHOT_STATE = 4  # tokens before a page boundary whose ratio-4 state goes on
 FP4_GROUP = 32  # values of an fp4 index key that share a scale
 _NOPE_ALIGN, _SCALE_ALIGN = 64, 8  # bytes
 _PLAIN = {"float32": 4, "bf16": 2}
@@ -140,6 +141,11 @@ class PoolFormat:
     def slot_bytes(self, geometry: Geometry) -> int:
         """Bytes of a request slot: window rows and fp32 compressor state."""
         return self.ring_bytes(geometry) + sum(geometry.state_bytes(r) for r in geometry.ratios)
+
+    def snapshot_bytes(self, geometry: Geometry) -> int:
+        """Bytes of a slot's snapshot at a page boundary: its rings, and the ratio-4 state of four tokens."""
+        widths = geometry.state_width(4) + geometry.state_width(4, index=True)
+        return self.ring_bytes(geometry) + SNAPSHOT_STATE * widths * 4 * len(geometry.layers_of(4))
 
     def fixed_bytes(self, geometry: Geometry) -> int:
         """Bytes that all slots take, the reserved one and the state sentinels included."""

@@ -123,16 +123,15 @@ class KvPool:
         self.dtype = dtype
         self.form = form
         self.device = torch.device(device)
-        self.poisoned = False
-        g, ratios = geometry, geometry.compress_ratios
+        self.poisoned, ratios = False, geometry.compress_ratios
         self._kv = tuple(self._kv_memory(r, dtype, packed) for r in ratios)
         self._index = tuple(self._index_memory(dtype, packed) if r == 4 else None for r in ratios)
         self.unified = tuple(m.rows for m in self._kv)
         self.index_k = tuple(None if m is None else m.rows for m in self._index)
         self.state = tuple(self._state(r, index=False) if r else None for r in ratios)
         self.index_state = tuple(self._state(r, index=True) if r == 4 else None for r in ratios)
-        if form is not None and form.fit(g) != g:
-            raise PoolError(f"rings of {g.ring_rows} rows do not fit the {form.layout} layout")
+        if form is not None and form.fit(geometry) != geometry:
+            raise PoolError(f"rings of {geometry.ring_rows} rows do not fit the {form.layout} layout")
 
     @property
     def index_rotated(self) -> bool:
@@ -214,11 +213,13 @@ class KvPool:
             self._poison_slot(slot)
         self._poison_pages(range(self.geometry.pages))
 
-    def release(self, slot: int, pages: Sequence[int]) -> None:
-        """The slot and the pages lost their owner: poison them in debug mode, else nothing."""
-        self._check_slot(slot)
+    def release(self, slot: int | None, pages: Sequence[int]) -> None:
+        """The slot (if any) and the pages lost their owner: poison them in debug mode, else nothing."""
+        if slot is not None:
+            self._check_slot(slot)
+            if self.poisoned:
+                self._poison_slot(slot)
         if self.poisoned:
-            self._poison_slot(slot)
             self._poison_pages(pages)
 
     def check_live(self, slot: int, pages: Sequence[int], tokens: int) -> None:

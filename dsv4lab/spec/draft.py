@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dsv4lab.kv.pool import KvPool
 from dsv4lab.overlap.arena import Arena
 from dsv4lab.overlap.compile import CompiledProgram
 from dsv4lab.overlap.run_record import RunRecord
@@ -61,6 +62,11 @@ class Drafter(Protocol):
     @property
     def drafts(self) -> int:
         """Draft tokens per request and step; the verify width is one more."""
+        ...
+
+    @property
+    def pool(self) -> KvPool:
+        """Its rings."""
         ...
 
     def observe(self, committed: Sequence[Committed]) -> None:

@@ -46,14 +46,12 @@ class DsparkDrafter:
         self._dspark = dspark
         self._weights = weights
         self._geometry = draft_geometry(geometry, config)
-        self._pool = KvPool(self._geometry, dtype)
+        self.pool = KvPool(self._geometry, dtype)
         self._arena = Arena(max(capacity, (geometry.slots - 1) * dspark.block_size))
         self._replay = replay
         taps = len(dspark.target_layer_ids)
-        self._injection = Programs(
-            config, self._arena, self._pool, lambda b: list_injection(b, weights, taps), parallel
-        )
-        self._block = Programs(config, self._arena, self._pool, lambda b: list_block_forward(b, weights), parallel)
+        self._injection = Programs(config, self._arena, self.pool, lambda b: list_injection(b, weights, taps), parallel)
+        self._block = Programs(config, self._arena, self.pool, lambda b: list_block_forward(b, weights), parallel)
 
     @property
     def drafts(self) -> int:

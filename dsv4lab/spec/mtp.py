@@ -42,10 +42,10 @@ class MtpDrafter:
     ) -> None:
         self._drafts = drafts
         self._geometry = draft_geometry(geometry, config)
-        self._pool = KvPool(self._geometry, dtype)
+        self.pool = KvPool(self._geometry, dtype)
         self._arena = Arena(capacity)
         self._replay = replay
-        self._programs = Programs(config, self._arena, self._pool, lambda b: list_mtp_forward(b, weights), parallel)
+        self._programs = Programs(config, self._arena, self.pool, lambda b: list_mtp_forward(b, weights), parallel)
         self._last: dict[int, tuple[np.ndarray, torch.Tensor]] = {}
 
     @property

@@ -20,6 +20,7 @@ from dsv4lab.engine.runner import Runner
 from dsv4lab.engine.speculation import DraftRequest, Speculator
 from dsv4lab.errors import ConfigError
 from dsv4lab.kv.metadata import BatchItem
+from dsv4lab.kv.pool import KvPool
 from dsv4lab.spec.draft import Anchor, Choose, Committed, Drafter, Proposal, greedy_choice
 
 MODEL = preset("tiny")
@@ -42,6 +43,10 @@ class Oracle:
     @property
     def drafts(self) -> int:
         return self._inner.drafts
+
+    @property
+    def pool(self) -> KvPool:
+        return self._inner.pool
 
     def observe(self, committed: Sequence[Committed]) -> None:
         self._inner.observe(committed)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dsv4lab.config.engine import EngineConfig
 from dsv4lab.config.model import ModelConfig
 from dsv4lab.config.presets import PRESETS
+from dsv4lab.engine.step import Resume
 from dsv4lab.errors import CheckpointError, PlanError, PoolError
 from dsv4lab.kv.geometry import Geometry
 from dsv4lab.kv.metadata import BatchItem, Mode
@@ -34,19 +35,30 @@ GATE = 14  # every forward reads one byte from the pipe that FAKE_GATE names
 GARBAGE = 15  # the process sends a frame that is no message
 
 
+@dataclass(frozen=True)
+class FakeSnapshot:
+    tokens: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return 8 * len(self.tokens)
+
+
 @dataclass
 class FakePool:
-    """Tokens by page and place. ``fresh`` are the slots that were cleared and not yet used."""
+    """Tokens by page and place, and by slot all tokens that its ring has seen: None where it holds nobody's."""
 
     rows: dict[tuple[int, int], int] = field(default_factory=dict)
-    fresh: set[int] = field(default_factory=set)
-    released: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    rings: dict[int, list[int] | None] = field(default_factory=dict)
+    released: list[tuple[int | None, tuple[int, ...]]] = field(default_factory=list)
 
     def reset_slot(self, slot: int) -> None:
-        self.fresh.add(slot)
+        self.rings[slot] = []
 
-    def release(self, slot: int, pages: Sequence[int]) -> None:
+    def release(self, slot: int | None, pages: Sequence[int]) -> None:
         self.released.append((slot, tuple(pages)))
+        if slot is not None:
+            self.rings[slot] = None
         for key in [key for key in self.rows if key[0] in pages]:
             del self.rows[key]
 
@@ -90,6 +102,17 @@ class FakeRunner:
         record = self._record(mode, sum(len(i.tokens) for i in items), queued)
         return FakeResult(logits, record, None if chosen is None else np.array(chosen, np.int32))
 
+    def save_slot(self, slot: int, length: int) -> FakeSnapshot:
+        ring = self.pool.rings[slot]
+        assert ring is not None
+        assert len(ring) >= length
+        return FakeSnapshot(tuple(ring[:length]))
+
+    def restore_slot(self, resume: Resume) -> None:
+        assert self.pool.rings[resume.slot] == [], f"slot {resume.slot} was not cleared"
+        assert isinstance(resume.snapshot, FakeSnapshot)
+        self.pool.rings[resume.slot] = list(resume.snapshot.tokens)
+
     def set_plan(self, plan: str | Mapping[str, Any] | OverlapPlan) -> None:
         resolved = resolve_plan(plan)
         for rule in resolved.rules:
@@ -119,12 +142,15 @@ class FakeRunner:
         self.closed = True
 
     def _store(self, item: BatchItem) -> list[int]:
-        if item.start == 0:
-            assert item.slot in self.pool.fresh, f"slot {item.slot} was not cleared"
-            self.pool.fresh.remove(item.slot)
+        ring = self.pool.rings.get(item.slot)
+        assert ring is not None, f"slot {item.slot} was not cleared"
+        assert len(ring) == item.start, f"the ring of slot {item.slot} has {len(ring)} tokens, not {item.start}"
+        ring += item.tokens
         for place, token in enumerate(item.tokens, start=item.start):
             self.pool.rows[item.pages[place // 256], place % 256] = token
-        return [self.pool.rows[item.pages[p // 256], p % 256] for p in range(item.start + len(item.tokens))]
+        history = [self.pool.rows[item.pages[p // 256], p % 256] for p in range(item.start + len(item.tokens))]
+        assert history == ring, "pages and ring hold the same tokens"
+        return history
 
     def _prompt_head(self, item: BatchItem) -> list[int]:
         return [token for token in [self.pool.rows[item.pages[0], 0]] if RAISE <= token <= GARBAGE]

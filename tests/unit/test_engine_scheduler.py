@@ -1,12 +1,10 @@
-"""The scheduler alone: who runs when, and that everything comes back."""
+"""The scheduler alone: who runs when, who must wait, and who is stopped."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dsv4lab.engine.request import FinishReason, RequestSpec, SamplingParams
 from dsv4lab.engine.scheduler import Outcome, Scheduler, Step
@@ -17,9 +15,9 @@ from dsv4lab.kv.geometry import Geometry
 STOP = 99
 
 
-def scheduler(slots: int = 4, pages: int = 8, budget: int = 64) -> Scheduler:
+def scheduler(slots: int = 4, pages: int = 8, budget: int = 64, **more: Any) -> Scheduler:
     geometry = Geometry(16, 16, slots + 1, pages + 1, 8, 8, (0, 4, 128), page_size=128)
-    return Scheduler(Allocator(geometry), budget)
+    return Scheduler(Allocator(geometry), budget, **more)
 
 
 def request(number: int, prompt: int, new: int = 4, generated: int = 0) -> RequestSpec:
@@ -28,6 +26,7 @@ def request(number: int, prompt: int, new: int = 4, generated: int = 0) -> Reque
 
 
 def run(s: Scheduler, step: Step, token: int = 7) -> list[Outcome]:
+    s.check()
     return s.complete(step, [token if chunk.samples else None for chunk in step.chunks])
 
 
@@ -110,11 +109,156 @@ def test_a_stop_token_ends_the_request_and_is_its_last_token() -> None:
 
 
 def test_a_replayed_request_goes_on_where_it_was() -> None:
+    """All but its last token are prefilled, and nothing is chosen: it then decodes, as it would have."""
     s = scheduler()
     s.submit(request(1, prompt=10, new=4, generated=3))
-    (chunk,) = next_step(s).chunks
-    assert chunk.tokens == (*range(1, 11), 0, 1, 2)
-    assert (chunk.samples, chunk.generated) == (True, 3)
+    (chunk,) = (step := next_step(s)).chunks
+    assert chunk.tokens == (*range(1, 11), 0, 1)
+    assert (step.mode, chunk.samples, chunk.following, chunk.generated) == ("prefill", False, 2, 3)
+    run(s, step)
+    (chunk,) = (step := next_step(s)).chunks
+    assert (step.mode, chunk.tokens, chunk.samples, chunk.generated) == ("decode", (2,), True, 3)
+    (outcome,) = run(s, step)
+    assert outcome.finish is FinishReason.LENGTH
+
+
+def test_a_mixed_step_decodes_everybody_and_fills_up_with_prompts() -> None:
+    s = scheduler(budget=64, mixed=True)
+    s.submit(request(1, prompt=20, new=10))
+    s.submit(request(2, prompt=20, new=10))
+    run(s, next_step(s))
+    s.submit(request(3, prompt=100))
+    s.submit(request(4, prompt=3))
+    shapes = []
+    for _ in range(3):
+        step = next_step(s)
+        shapes.append((step.mode, step.forward, [(c.spec.request_id, len(c.tokens), c.decodes) for c in step.chunks]))
+        run(s, step)
+    assert shapes == [
+        ("mixed", "prefill", [(1, 1, True), (2, 1, True), (3, 62, False)]),
+        ("mixed", "prefill", [(1, 1, True), (2, 1, True), (3, 38, False), (4, 3, False)]),
+        ("decode", "decode", [(n, 1, True) for n in (1, 2, 3, 4)]),
+    ]
+
+
+def test_drafts_count_against_the_budget_of_a_mixed_step() -> None:
+    s = scheduler(budget=8, mixed=True, lookahead=3)
+    for number in (1, 2):
+        s.submit(request(number, prompt=2, new=60))
+    run(s, next_step(s))
+    s.submit(request(3, prompt=40))
+    steps = []
+    for _ in range(4):
+        steps.append(next_step(s))
+        s.complete(steps[-1], [(7, 7) if c.decodes else None for c in steps[-1].chunks])
+    assert [step.mode for step in steps] == ["decode", "prefill", "decode", "prefill"], "no room beside 8 tokens"
+    assert [c.width for c in steps[0].chunks] == [4, 4]
+
+
+def test_pages_come_as_a_request_grows() -> None:
+    s = scheduler(pages=8, budget=512)
+    s.submit(request(1, prompt=100, new=200))
+    assert len(next_step(s).chunks[0].pages) == 1
+    s.complete(s._in_flight, [7])  # type: ignore[arg-type]
+    held = []
+    while (step := s.next_step()) is not None:
+        held.append((step.chunks[0].start, len(step.chunks[0].pages)))
+        run(s, step)
+    assert [held[i] for i in (0, 27, 28, 156)] == [(100, 1), (127, 1), (128, 2), (256, 3)]
+
+
+def test_a_decode_step_has_room_for_its_drafts() -> None:
+    s = scheduler(pages=8, budget=512, lookahead=6)
+    s.submit(request(1, prompt=121, new=50))
+    (chunk,) = (step := next_step(s)).chunks
+    assert len(chunk.pages) == 1
+    run(s, step)
+    assert len(next_step(s).chunks[0].pages) == 1, "positions 121 to 127"
+    s.complete(s._in_flight, [7])  # type: ignore[arg-type]
+    assert len(next_step(s).chunks[0].pages) == 2
+
+
+def test_when_pages_run_out_the_youngest_stops_and_goes_on_first() -> None:
+    s = scheduler(slots=3, pages=4, budget=512)
+    s.submit(request(1, prompt=120, new=200))
+    s.submit(request(2, prompt=120, new=200))
+    run(s, next_step(s))
+    while s.preemptions == 0:
+        run(s, next_step(s))
+    s.submit(request(3, prompt=1, new=2))
+    assert (s._waiting[0].spec.request_id, [r.spec.request_id for r in s.running]) == (2, [1])
+    order = []
+    while (step := s.next_step()) is not None:
+        order += [c.spec.request_id for c in step.chunks if c.slot in step.fresh_slots]
+        run(s, step)
+    assert order == [2, 3], "request 3 does not overtake"
+    assert (s.allocator.free_pages, s.allocator.free_slots) == (4, 3)
+
+
+def test_a_stopped_request_prefills_what_it_knew_and_continues_with_the_same_token_number() -> None:
+    s = scheduler(slots=2, pages=3, budget=512)
+    for number in (1, 2):
+        s.submit(request(number, prompt=126, new=140))
+    run(s, next_step(s))
+    generated = {1: 1, 2: 1}
+    resumed = []
+    while (step := s.next_step()) is not None:
+        for chunk in step.chunks:
+            number = chunk.spec.request_id
+            assert chunk.generated == generated[number]
+            if chunk.slot in step.fresh_slots:
+                resumed.append((number, chunk.start, len(chunk.tokens), chunk.samples))
+                assert [freed.slot for freed in step.freed] in ([], [chunk.slot])
+            generated[number] += chunk.samples
+        run(s, step)
+    assert s.preemptions >= 1
+    assert all(start == 0 and not samples for _, start, _, samples in resumed)
+    assert generated == {1: 140, 2: 140}
+
+
+def test_what_a_stopped_request_held_is_told_with_the_next_step() -> None:
+    s = scheduler(slots=2, pages=3, budget=512)
+    for number in (1, 2):
+        s.submit(request(number, prompt=126, new=140))
+    step = next_step(s)
+    leases = {c.spec.request_id: c.lease for c in step.chunks}
+    run(s, step)
+    while not (step := next_step(s)).freed:
+        run(s, step)
+    (freed,) = step.freed
+    assert (freed.slot, set(freed.pages)) == (leases[2].slot, set(leases[2].pages))
+    assert [c.spec.request_id for c in step.chunks] == [1]
+
+
+def test_with_full_reservation_nobody_is_stopped_and_all_pages_are_there_from_the_start() -> None:
+    s = scheduler(slots=3, pages=4, budget=512, reserve_full=True)
+    for number in (1, 2):
+        s.submit(request(number, prompt=120, new=200))
+    while (step := s.next_step()) is not None:
+        assert all(len(c.pages) == 3 for c in step.chunks)
+        assert len(step.chunks) == 1
+        run(s, step)
+    assert s.preemptions == 0
+
+
+def test_an_admission_beside_others_leaves_a_page_for_them_to_grow() -> None:
+    s = scheduler(slots=3, pages=2, budget=512)
+    s.submit(request(1, prompt=100, new=10))
+    run(s, next_step(s))
+    s.submit(request(2, prompt=100, new=10))
+    assert next_step(s).mode == "decode"
+    assert s.waiting == 1
+
+
+def test_a_stopped_request_can_be_aborted() -> None:
+    s = scheduler(slots=3, pages=3, budget=512)
+    for number in (1, 2):
+        s.submit(request(number, prompt=126, new=140))
+    while s.preemptions == 0:
+        run(s, next_step(s))
+    outcome = s.abort(2)
+    assert outcome == Outcome(2, finish=FinishReason.ABORT)
+    assert not s.knows(2)
 
 
 def test_an_abort_while_waiting_or_between_steps_is_immediate() -> None:
@@ -165,103 +309,3 @@ def test_misuse_is_refused() -> None:
         s.complete(step, [None])
     with pytest.raises(EngineError, match="not in flight"):
         s.complete(step, [1])
-
-
-@dataclass
-class Model:
-    """What must hold of one scheduler, checked from outside while it runs."""
-
-    scheduler: Scheduler
-    lengths: dict[int, int] = field(default_factory=dict)  # tokens in the pool, by request
-    generated: dict[int, int] = field(default_factory=dict)
-    ended: dict[int, FinishReason] = field(default_factory=dict)
-    admitted: list[int] = field(default_factory=list)
-    starved: dict[str, int] = field(default_factory=lambda: {"prefill": 0, "decode": 0})
-
-    def begin(self, step: Step) -> None:
-        assert step.mode == "decode" or step.tokens <= self.scheduler.chunked_prefill_size
-        assert len({c.slot for c in step.chunks}) == len(step.chunks)
-        assert 0 not in {c.slot for c in step.chunks}
-        for chunk in step.chunks:
-            number = chunk.spec.request_id
-            if chunk.start == 0:
-                self.admitted.append(number)
-                assert chunk.slot in step.fresh_slots
-            assert chunk.start == self.lengths.get(number, 0), "positions are contiguous"
-            assert len(chunk.pages) * 128 >= chunk.spec.total_tokens, "all pages are there from the start"
-            assert chunk.generated == self.generated.get(number, 0)
-        self._check_turns(step)
-
-    def _check_turns(self, step: Step) -> None:
-        kinds = {"decode" if r.prefilled else "prefill" for r in self.scheduler.running}
-        for kind in ("prefill", "decode"):
-            self.starved[kind] = 0 if step.mode == kind or kind not in kinds else self.starved[kind] + 1
-        assert max(self.starved.values()) <= 1, "no kind of work waits for two forwards"
-
-    def end(self, step: Step, outcomes: list[Outcome]) -> None:
-        for chunk in step.chunks:
-            number = chunk.spec.request_id
-            self.lengths[number] = chunk.start + len(chunk.tokens)
-        self.take(outcomes)
-
-    def take(self, outcomes: list[Outcome]) -> None:
-        for outcome in outcomes:
-            assert outcome.request_id not in self.ended, "nothing comes after the end"
-            if outcome.token is not None:
-                self.generated[outcome.request_id] = self.generated.get(outcome.request_id, 0) + 1
-            if outcome.finish is not None:
-                self.ended[outcome.request_id] = outcome.finish
-
-
-actions = st.lists(
-    st.one_of(
-        st.tuples(st.just("submit"), st.integers(1, 300), st.integers(1, 12)),
-        st.tuples(st.just("abort"), st.integers(0, 20), st.booleans()),
-        st.tuples(st.just("step"), st.sampled_from([7, 7, 7, STOP]), st.sampled_from([True, True, True, False])),
-    ),
-    max_size=60,
-)
-
-
-@given(actions, st.integers(1, 4), st.integers(3, 9), st.integers(1, 200))
-def test_any_mix_of_requests_ends_and_gives_everything_back(
-    script: list[tuple[str, int, int]], slots: int, pages: int, budget: int
-) -> None:
-    s = scheduler(slots, pages, budget)
-    model = Model(s)
-    specs: dict[int, RequestSpec] = {}
-    for action, first, second in script:
-        if action == "submit":
-            spec = request(len(specs), prompt=first, new=second)
-            specs[spec.request_id] = spec
-            s.submit(spec)
-        elif action == "abort":
-            _abort(s, model, first, in_flight=bool(second))
-        elif (step := s.next_step()) is not None:
-            model.begin(step)
-            model.end(step, run(s, step, first) if second else s.fail(step))
-        s.check()
-    steps = 0
-    while (step := s.next_step()) is not None:
-        model.begin(step)
-        model.end(step, run(s, step))
-        steps += 1
-        assert steps <= 2 * sum(len(r.prompt) + r.max_new_tokens for r in specs.values()), "every forward is progress"
-    assert s.idle
-    assert set(model.ended) == set(specs)
-    assert model.admitted == sorted(model.admitted), "first come, first served"
-    assert (s.allocator.free_slots, s.allocator.free_pages) == (slots, pages)
-    for number, reason in model.ended.items():
-        if reason is FinishReason.LENGTH:
-            assert model.generated[number] == specs[number].max_new_tokens
-
-
-def _abort(s: Scheduler, model: Model, number: int, *, in_flight: bool) -> None:
-    step = s.next_step() if in_flight else None
-    if step is not None:
-        model.begin(step)
-    outcome = s.abort(number)
-    if outcome is not None:
-        model.take([outcome])
-    if step is not None:
-        model.end(step, run(s, step))
