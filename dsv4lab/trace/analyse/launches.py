@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsv4lab.timeline.busy import summarise
+from dsv4lab.timeline.intervals import distinct
 from dsv4lab.timeline.timeline import UNKNOWN, Kind, Timeline
 
 _GRAPH = "GraphLaunch"
@@ -100,7 +101,7 @@ def launch_boundness(timeline: Timeline) -> LaunchBoundness:
     return LaunchBoundness(
         rows=len(busy),
         launched_rows=len(known),
-        launches=len(np.unique(timeline.correlation[known])),
+        launches=distinct(timeline.correlation[known]),
         median_delay_ns=int(np.median(delay)) if len(known) else 0,
         late_share=late,
         launch_call_ns=int(timeline.dur_ns[calls].sum()),

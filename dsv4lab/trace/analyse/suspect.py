@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsv4lab.timeline.busy import group, lanes
-from dsv4lab.timeline.intervals import Ints, is_sorted, merge_all
+from dsv4lab.timeline.intervals import Ints, distinct, is_sorted, merge_all
 from dsv4lab.timeline.timeline import UNKNOWN, Kind, Timeline
 
 FLOOR_NS = 100_000
@@ -99,7 +99,7 @@ def findings(timeline: Timeline) -> dict[str, int]:
         "rows that run far past their successors": len(_overlong(timeline, in_time)),
         "rows out of time order": _out_of_order(timeline, in_file),
         "times below zero": int((busy & (timeline.start_ns < 0)).sum()),
-        "launches that share a correlation id": len(ids) - len(np.unique(ids)),
+        "launches that share a correlation id": len(ids) - distinct(ids),
         "sync or barrier rows": int((timeline.kind == int(Kind.WAIT)).sum()),
     }
     return {name: count for name, count in found.items() if count}
