@@ -9,9 +9,10 @@ from typing import Literal
 import torch
 
 from dsv4lab.checkpoint.names import Role, TensorSpec, expected_tensors
-from dsv4lab.checkpoint.synthetic import random_tensor
+from dsv4lab.checkpoint.synthetic import random_tensors
 from dsv4lab.config.model import ModelConfig
 from dsv4lab.errors import ConfigError
+from dsv4lab.parallel.sharding import Sharding
 
 DraftKind = Literal["mtp", "dspark"]
 KINDS: tuple[DraftKind, ...] = ("mtp", "dspark")
@@ -69,8 +70,11 @@ def expected_draft_tensors(config: ModelConfig, kind: DraftKind) -> dict[str, Te
 
 
 def random_draft_weights(
-    config: ModelConfig, kind: DraftKind, seed: int, dtype: torch.dtype = torch.float32
+    config: ModelConfig,
+    kind: DraftKind,
+    seed: int,
+    dtype: torch.dtype = torch.float32,
+    sharding: Sharding | None = None,
 ) -> dict[str, torch.Tensor]:
     """Synthetic drafter from a seed of its own; the model's weights do not depend on it."""
-    tensors = expected_draft_tensors(config, kind)
-    return {name: random_tensor(name, spec, config, seed, dtype) for name, spec in tensors.items()}
+    return random_tensors(expected_draft_tensors(config, kind), config, seed, dtype, sharding)

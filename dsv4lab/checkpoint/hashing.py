@@ -28,16 +28,21 @@ def random_bytes(key: int, begin: int, count: int, device: torch.device | str = 
     return words.view(torch.uint8)[begin - 8 * first :][:count]
 
 
-def random_chunks(key: int, count: int, device: torch.device | str = "cpu") -> Iterator[tuple[slice, torch.Tensor]]:
-    """``count`` bytes from the beginning of stream ``key``, in chunks: where they go, and what they are."""
+def random_chunks(
+    key: int, count: int, device: torch.device | str = "cpu", offset: int = 0
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    """``count`` bytes of stream ``key`` from ``offset`` on, in chunks: where they go, and what they are."""
     for begin in range(0, count, CHUNK):
         part = slice(begin, min(begin + CHUNK, count))
-        yield part, random_bytes(key, begin, part.stop - begin, device)
+        yield part, random_bytes(key, offset + begin, part.stop - begin, device)
 
 
-def fill_uniform(out: torch.Tensor, key: int, mean: float, deviation: float) -> None:
-    """Uniform values of ``mean`` and standard ``deviation`` into contiguous ``out``, four bytes of the stream each."""
+def fill_uniform(out: torch.Tensor, key: int, mean: float, deviation: float, offset: int = 0) -> None:
+    """Uniform values of ``mean`` and standard ``deviation`` into contiguous ``out``, four bytes of the stream each.
+
+    The stream's first ``offset`` values are skipped.
+    """
     flat = out.view(-1)
-    for part, data in random_chunks(key, 4 * flat.numel(), out.device):
+    for part, data in random_chunks(key, 4 * flat.numel(), out.device, 4 * offset):
         values = (data.view(torch.int32) >> 8).float().mul_(2.0**-24 * deviation * 12.0**0.5).add_(mean)
         flat[part.start // 4 : part.stop // 4] = values.to(out.dtype)

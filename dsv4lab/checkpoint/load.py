@@ -7,64 +7,81 @@ from pathlib import Path
 
 import torch
 
-from dsv4lab.checkpoint.decode import decode_fp4, decode_fp8
 from dsv4lab.checkpoint.draft import DraftKind, detect_draft_kind, expected_draft_tensors
-from dsv4lab.checkpoint.match import FP4, FP8, Source, match
+from dsv4lab.checkpoint.match import Source, match
 from dsv4lab.checkpoint.names import Role, TensorSpec, expected_tensors
-from dsv4lab.checkpoint.shards import Shards, StoredTensor
+from dsv4lab.checkpoint.reader import Reader
+from dsv4lab.checkpoint.shards import Shards
 from dsv4lab.checkpoint.spelling import canonical_name
 from dsv4lab.checkpoint.stored import StoredWeight
 from dsv4lab.config.model import ModelConfig
 from dsv4lab.errors import CheckpointError
+from dsv4lab.parallel.sharding import Part, Sharding
 
 Progress = Callable[[int, int], None]
 """Called with (tensors done, tensors in all)."""
 
 
 def load_weights(
-    directory: str | Path, config: ModelConfig, dtype: torch.dtype = torch.float32, progress: Progress | None = None
+    directory: str | Path,
+    config: ModelConfig,
+    dtype: torch.dtype = torch.float32,
+    progress: Progress | None = None,
+    sharding: Sharding | None = None,
 ) -> dict[str, torch.Tensor]:
     """Every tensor of ``expected_tensors(config)``, on the CPU, contiguous, each in memory of its own.
 
     Matrices come in ``dtype``; norms, mHC, sinks, ape and router biases in fp32; the hash table in int64. fp8 and fp4
-    weights are decoded. Draft layers are left out. Raises :class:`CheckpointError` naming file and tensor; names,
+    weights are decoded. Draft layers are left out. With ``sharding``, the parts that its rank holds, and no more than
+    these is read (other columns of a row but passing). Raises :class:`CheckpointError` naming file and tensor; names,
     shapes and dtypes are all checked before the first tensor is read.
     """
-    weights = dict(stream_weights(directory, config, dtype, progress))
-    return {name: weights[name] for name in expected_tensors(config)}
+    weights = dict(stream_weights(directory, config, dtype, progress, sharding))
+    return {name: weights[name] for name in expected_tensors(config) if name in weights}
 
 
 def stream_weights(
-    directory: str | Path, config: ModelConfig, dtype: torch.dtype = torch.float32, progress: Progress | None = None
+    directory: str | Path,
+    config: ModelConfig,
+    dtype: torch.dtype = torch.float32,
+    progress: Progress | None = None,
+    sharding: Sharding | None = None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """As :func:`load_weights`, one tensor at a time in the order of the files.
 
-    Memory holds one tensor, its stored form, and whatever the caller keeps (of experts packed into one tensor, that).
+    Memory holds one tensor (of experts packed into one, one expert), its stored form, and whatever the caller keeps.
     """
     with Shards(directory) as shards:
         sources = match(shards.directory, shards.tensors, config)
-        yield from _stream(shards, sources, expected_tensors(config), config, dtype, progress)
+        yield from _stream(shards, sources, expected_tensors(config), config, dtype, progress, sharding)
 
 
 def stream_stored(
-    directory: str | Path, config: ModelConfig, progress: Progress | None = None
+    directory: str | Path,
+    config: ModelConfig,
+    progress: Progress | None = None,
+    sharding: Sharding | None = None,
 ) -> Iterator[tuple[str, StoredWeight]]:
-    """Every tensor as it is stored, codes and scales not decoded: what a device that computes with them takes."""
+    """Every tensor as it is stored, codes and scales not decoded: what a device that computes with them takes.
+
+    With ``sharding``, its rank's parts; :class:`CheckpointError` if one begins or ends inside a block of scales.
+    """
     with Shards(directory) as shards:
         sources = match(shards.directory, shards.tensors, config)
-        reader = _Reader(shards)
-        for done, name in enumerate(_file_order(sources), start=1):
-            source = sources[name]
-            if source.expert is not None or source.scale is None:
-                yield name, StoredWeight(reader.values(source))
-            else:
-                yield name, StoredWeight(shards.read(source.stored), shards.read(source.scale))
+        reader = Reader(shards)
+        names = _file_order(sources, sharding)
+        for done, name in enumerate(names, start=1):
+            yield name, reader.stored(sources[name], _part(sharding, name, sources[name]))
             if progress is not None:
-                progress(done, len(sources))
+                progress(done, len(names))
 
 
 def load_draft_weights(
-    directory: str | Path, config: ModelConfig, kind: DraftKind, dtype: torch.dtype = torch.float32
+    directory: str | Path,
+    config: ModelConfig,
+    kind: DraftKind,
+    dtype: torch.dtype = torch.float32,
+    sharding: Sharding | None = None,
 ) -> dict[str, torch.Tensor]:
     """The drafter's tensors (``mtp.*``) as :func:`load_weights` gives the model's.
 
@@ -76,8 +93,8 @@ def load_draft_weights(
             raise CheckpointError(f"{directory}: holds {found or 'no'} draft layers, not those of {kind}")
         expected = expected_draft_tensors(config, kind)
         sources = match(shards.directory, shards.tensors, config, expected)
-        weights = dict(_stream(shards, sources, expected, config, dtype))
-        return {name: weights[name] for name in expected}
+        weights = dict(_stream(shards, sources, expected, config, dtype, sharding=sharding))
+        return {name: weights[name] for name in expected if name in weights}
 
 
 def _stream(
@@ -87,46 +104,25 @@ def _stream(
     config: ModelConfig,
     dtype: torch.dtype,
     progress: Progress | None = None,
+    sharding: Sharding | None = None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    reader = _Reader(shards)
-    for done, name in enumerate(_file_order(sources), start=1):
-        yield name, _finish(reader.values(sources[name]), sources[name], expected[name], config, dtype)
+    reader = Reader(shards)
+    names = _file_order(sources, sharding)
+    for done, name in enumerate(names, start=1):
+        values = reader.values(sources[name], _part(sharding, name, sources[name]))
+        yield name, _finish(values, sources[name], expected[name], config, dtype)
         if progress is not None:
-            progress(done, len(sources))
+            progress(done, len(names))
 
 
-def _file_order(sources: Mapping[str, Source]) -> list[str]:
-    """File by file, and a packed tensor read once for all its experts."""
-    return sorted(sources, key=lambda name: (str(sources[name].stored.file), sources[name].stored.name))
+def _file_order(sources: Mapping[str, Source], sharding: Sharding | None) -> list[str]:
+    """What is held, file by file and from the front of each to its end."""
+    held = [name for name in sources if sharding is None or sharding.holds(name)]
+    return sorted(held, key=lambda name: (str(sources[name].stored.file), sources[name].begin))
 
 
-class _Reader:
-    """Reads sources; keeps the last packed tensor, since its experts come one after another."""
-
-    def __init__(self, shards: Shards) -> None:
-        self._shards = shards
-        self._packed: tuple[StoredTensor, torch.Tensor] | None = None
-
-    def values(self, source: Source) -> torch.Tensor:
-        """The source's values in the shape that the model wants, decoded, in whatever float type they are in."""
-        if source.expert is not None:
-            start, stop = source.rows
-            return self._whole(source.stored)[source.expert, start:stop]
-        tensor = self._shards.read(source.stored)
-        if source.scale is None:
-            return tensor
-        scale = self._shards.read(source.scale)
-        label = f"{source.scale.file}: {source.scale.name}"
-        if source.stored.dtype in FP8:
-            return decode_fp8(tensor, scale, label)
-        assert source.stored.dtype in FP4
-        return decode_fp4(tensor, scale, label)
-
-    def _whole(self, stored: StoredTensor) -> torch.Tensor:
-        if self._packed is None or self._packed[0] != stored:
-            self._packed = None
-            self._packed = (stored, self._shards.read(stored))
-        return self._packed[1]
+def _part(sharding: Sharding | None, name: str, source: Source) -> Part | None:
+    return None if sharding is None else sharding.part(name, source.shape)
 
 
 def _finish(
@@ -139,6 +135,4 @@ def _finish(
             raise CheckpointError(f"{where}: names an expert outside 0..{config.n_routed_experts - 1}")
         return table
     wanted = dtype if spec.role.follows_model_dtype else torch.float32
-    if source.expert is not None:
-        return values.to(wanted, copy=True, memory_format=torch.contiguous_format)
     return values.to(wanted).contiguous()

@@ -34,6 +34,14 @@ class Source:
     rows: tuple[int, int] = (0, 0)
 
     @property
+    def begin(self) -> int:
+        """Where its bytes begin in the file."""
+        if self.expert is None:
+            return self.stored.begin
+        rows = self.stored.shape[0] * self.stored.shape[1]
+        return self.stored.begin + (self.expert * self.stored.shape[1] + self.rows[0]) * (self.stored.nbytes // rows)
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Shape after decoding and taking the part."""
         shape = self.stored.shape

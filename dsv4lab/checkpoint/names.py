@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from dsv4lab.checkpoint.spelling import canonical_name
 from dsv4lab.config.model import LayerKind, ModelConfig
+from dsv4lab.parallel.sharding import Sharding
 
-__all__ = ["Role", "TensorSpec", "canonical_name", "expected_tensors"]
+__all__ = ["Role", "TensorSpec", "canonical_name", "expected_tensors", "held_tensors"]
 
 
 class Role(StrEnum):
@@ -63,6 +64,14 @@ def expected_tensors(config: ModelConfig) -> dict[str, TensorSpec]:
         tensors[f"{prefix}.attn_norm.weight"] = TensorSpec((hidden,), Role.NORM)
         tensors[f"{prefix}.ffn_norm.weight"] = TensorSpec((hidden,), Role.NORM)
     return tensors
+
+
+def held_tensors(tensors: Mapping[str, TensorSpec], sharding: Sharding) -> dict[str, TensorSpec]:
+    """Those of ``tensors`` that a rank holds, with the shapes of its parts."""
+    held = {name: (spec, sharding.part(name, spec.shape)) for name, spec in tensors.items() if sharding.holds(name)}
+    return {
+        name: spec if part is None else replace(spec, shape=part.of(spec.shape)) for name, (spec, part) in held.items()
+    }
 
 
 def _hyper_connection(config: ModelConfig, prefix: str) -> _Named:

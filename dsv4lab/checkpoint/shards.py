@@ -36,6 +36,10 @@ DTYPES = {
 """Dtypes that are read; two F4 values to a byte."""
 _LENGTH = struct.Struct("<Q")
 _MAX_HEADER = 512 * 2**20
+_COLUMN_BUFFER = 16 * 2**20
+
+Span = tuple[int, int]
+"""From, and up to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +71,37 @@ class Shards:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def read(self, stored: StoredTensor) -> torch.Tensor:
+    def read(self, stored: StoredTensor, rows: Span | None = None, columns: Span | None = None) -> torch.Tensor:
         """The tensor, in memory of its own: the file may change or go once this returns.
 
-        Read, not mapped, so that what is done with does not count as memory in use.
+        Read, not mapped, so that what is done with does not count as memory in use. With ``rows`` or ``columns``, that
+        part of its rows (all dimensions but the last, flattened; elements of a vector) and of the values
+        of each row: ``[rows, columns]``. Other rows are not read; other columns are, a few megabytes at a time.
         """
+        dtype, shape = self._check(stored)
+        if rows is None and columns is None:
+            data = torch.empty(stored.nbytes, dtype=torch.uint8)
+            self._fill(stored, 0, data)
+            return data.view(dtype).view(shape)
+        width = shape[-1] if len(shape) > 1 else 1
+        first, last = (0, math.prod(shape) // width) if rows is None else rows
+        left, right = (0, width) if columns is None else columns
+        out = torch.empty((last - first, right - left), dtype=dtype)
+        row_bytes = width * dtype.itemsize
+        step = (last - first) if (left, right) == (0, width) else max(1, _COLUMN_BUFFER // row_bytes)
+        for at in range(first, last, step):
+            count = min(step, last - at)
+            data = torch.empty(count * row_bytes, dtype=torch.uint8)
+            self._fill(stored, at * row_bytes, data)
+            whole = data.view(dtype).view(count, width)
+            if count == last - first and (left, right) == (0, width):
+                out = whole
+            else:
+                out[at - first : at - first + count] = whole[:, left:right]
+        return out if len(shape) > 1 else out.view(-1)
+
+    def _check(self, stored: StoredTensor) -> tuple[torch.dtype, tuple[int, ...]]:
+        """Dtype and shape in memory."""
         dtype = DTYPES.get(stored.dtype)
         if dtype is None:
             raise CheckpointError(f"{stored.file}: {stored.name}: dtype {stored.dtype} is none that this reads")
@@ -80,17 +110,19 @@ class Shards:
             raise CheckpointError(
                 f"{stored.file}: {stored.name}: {stored.nbytes} bytes do not hold {list(stored.shape)} {stored.dtype}"
             )
-        data = torch.empty(stored.nbytes, dtype=torch.uint8)
+        return dtype, shape
+
+    def _fill(self, stored: StoredTensor, offset: int, data: torch.Tensor) -> None:
+        """Bytes of ``stored`` from ``offset`` on into ``data``."""
         try:
             if self._file is None or self._file.name != str(stored.file):
                 self.close()
                 self._file = stored.file.open("rb", buffering=0)
-            self._file.seek(stored.begin)
+            self._file.seek(stored.begin + offset)
             _read_into(self._file, data.numpy().data)
         except OSError as error:
             why = error.strerror or _line(error)
             raise CheckpointError(f"{stored.file}: {stored.name}: cannot be read ({why})") from None
-        return data.view(dtype).view(shape)
 
     def close(self) -> None:
         """Let go of the open file."""

@@ -7,16 +7,18 @@ on the device that will use them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 import torch
 
-from dsv4lab.checkpoint.hashing import fill_uniform, random_chunks, tensor_key
+from dsv4lab.checkpoint.hashing import CHUNK, fill_uniform, random_chunks, tensor_key
 from dsv4lab.checkpoint.names import Role, TensorSpec
 from dsv4lab.checkpoint.synthetic import mean_and_deviation
 from dsv4lab.config.model import ModelConfig
+from dsv4lab.errors import ConfigError
+from dsv4lab.parallel.sharding import Part
 
 FP8_BLOCK, FP4_BLOCK = 128, 32
 WEIGHT_FORMATS = ("float32", "bfloat16", "fp8", "fp4")
@@ -94,24 +96,44 @@ def scale_shape(shape: tuple[int, ...], kind: Kind) -> tuple[int, ...]:
 
 
 def random_stored(
-    name: str, spec: TensorSpec, config: ModelConfig, seed: int, weights: str, device: torch.device | str = "cpu"
+    name: str,
+    spec: TensorSpec,
+    config: ModelConfig,
+    seed: int,
+    weights: str,
+    device: torch.device | str = "cpu",
+    part: Part | None = None,
 ) -> StoredWeight:
-    """A random tensor in its stored format; it depends on seed, name and format alone, on every device."""
+    """A random tensor in its stored format; it depends on seed, name and format alone, on every device.
+
+    A ``part`` is made alone (of columns: from a few megabytes of whole rows at a time), with the bits that it has in
+    the whole. Raises :class:`ConfigError` if it cuts a block that shares a scale.
+    """
     kind, key = stored_kind(name, spec, weights), tensor_key(seed, name)
     if kind is Kind.INT64:
         return StoredWeight(_hash_table(key, spec.shape, config.n_routed_experts, device))
     mean, deviation = mean_and_deviation(spec)
     if kind in (Kind.BF16, Kind.FP32):
         dtype = torch.bfloat16 if kind is Kind.BF16 else torch.float32
-        plain = torch.empty(spec.shape, dtype=dtype, device=device)
-        fill_uniform(plain, key, mean, deviation)
-        return StoredWeight(plain)
+
+        def plain(out: torch.Tensor, offset: int) -> None:
+            fill_uniform(out, key, mean, deviation, offset)
+
+        return StoredWeight(fill_part(spec.shape, part, dtype, device, plain))
+    of_codes, of_scales = quantised_parts(name, spec.shape, kind, part)
     rows, columns = spec.shape
     width = columns if kind is Kind.FP8 else columns // 2
-    codes = torch.empty((rows, width), dtype=torch.uint8, device=device)
-    scale = torch.empty(scale_shape(spec.shape, kind), dtype=torch.uint8, device=device)
-    fill_codes(codes, key, kind)
-    fill_scales(scale, tensor_key(seed, f"{name}.scale"), kind, deviation)
+    scale_key = tensor_key(seed, f"{name}.scale")
+    codes = fill_part(
+        (rows, width), of_codes, torch.uint8, device, lambda out, offset: fill_codes(out, key, kind, offset)
+    )
+    scale = fill_part(
+        scale_shape(spec.shape, kind),
+        of_scales,
+        torch.uint8,
+        device,
+        lambda out, offset: fill_scales(out, scale_key, kind, deviation, offset),
+    )
     stored = torch.float8_e4m3fn if kind is Kind.FP8 else torch.int8
     return StoredWeight(codes.view(stored), scale.view(torch.float8_e8m0fnu))
 
@@ -128,17 +150,56 @@ def random_checkpoint(
         yield name, random_stored(name, spec, config, seed, weights, device)
 
 
-def fill_codes(out: torch.Tensor, key: int, kind: Kind) -> None:
+def quantised_parts(
+    name: str, shape: tuple[int, ...], kind: Kind, part: Part | None
+) -> tuple[Part | None, Part | None]:
+    """The parts of codes and scales that make ``part`` of a matrix of ``shape``; see :func:`random_stored`."""
+    if part is None:
+        return None, None
+    block = FP8_BLOCK if kind is Kind.FP8 else (1, FP4_BLOCK)[part.axis]
+    length = shape[part.axis]
+    if part.start % block or (part.stop % block and part.stop != length):
+        raise ConfigError(
+            f"{name}: {part.start} to {part.stop} of dimension {part.axis} cuts a block of {block} {kind} values that "
+            f"share a scale: split {length} over at most {max(1, length // block)} ranks"
+        )
+    packed = 2 if kind is Kind.FP4 and part.axis == 1 else 1
+    codes = Part(part.axis, part.start // packed, part.stop // packed)
+    return codes, Part(part.axis, part.start // block, -(-part.stop // block))
+
+
+def fill_part(
+    shape: tuple[int, ...],
+    part: Part | None,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    fill: Callable[[torch.Tensor, int], None],
+) -> torch.Tensor:
+    """``part`` of a tensor of ``shape`` that ``fill(out, offset)`` makes from its ``offset``-th value on."""
+    row = math.prod(shape[1:])
+    out = torch.empty(shape if part is None else part.of(shape), dtype=dtype, device=device)
+    if part is None or part.axis == 0:
+        fill(out, 0 if part is None else part.start * row)
+        return out
+    step = max(1, CHUNK // row)
+    for first in range(0, shape[0], step):
+        rows = torch.empty((min(step, shape[0] - first), *shape[1:]), dtype=dtype, device=device)
+        fill(rows, first * row)
+        out[first : first + rows.shape[0]] = rows[:, part.start : part.stop]
+    return out
+
+
+def fill_codes(out: torch.Tensor, key: int, kind: Kind, offset: int = 0) -> None:
     """Random codes into contiguous ``uint8`` ``out``: e4m3 of 0.25 to 3.75 and either sign, or any two e2m1."""
     flat = out.view(-1)
-    for part, data in random_chunks(key, flat.numel(), out.device):
+    for part, data in random_chunks(key, flat.numel(), out.device, offset):
         if kind is Kind.FP8:
             sign = data & 0x80
             data = (data & (_FP8_CODES - 1)).add_(_FP8_FIRST).bitwise_or_(sign)
         flat[part] = data
 
 
-def fill_scales(out: torch.Tensor, key: int, kind: Kind, deviation: float) -> None:
+def fill_scales(out: torch.Tensor, key: int, kind: Kind, deviation: float, offset: int = 0) -> None:
     """Random e8m0 bytes into contiguous ``out``, so that decoded values have this standard deviation.
 
     A power of two rarely hits it: two neighbouring ones are mixed so that the mean square does.
@@ -147,7 +208,7 @@ def fill_scales(out: torch.Tensor, key: int, kind: Kind, deviation: float) -> No
     exponent = math.floor(math.log2(ratio))
     share = ((ratio / 2.0**exponent) ** 2 - 1.0) / 3.0
     flat, limit = out.view(-1), int(share * 2**16)
-    for part, data in random_chunks(key, 2 * flat.numel(), out.device):
+    for part, data in random_chunks(key, 2 * flat.numel(), out.device, 2 * offset):
         drawn = data.view(torch.int16).to(torch.int32) & 0xFFFF
         flat[part.start // 2 : part.stop // 2] = (drawn < limit).to(torch.uint8) + (exponent + 127)
 

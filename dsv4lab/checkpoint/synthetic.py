@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -11,8 +12,9 @@ import torch
 from dsv4lab.checkpoint.names import Role, TensorSpec, expected_tensors
 from dsv4lab.checkpoint.write import write_checkpoint
 from dsv4lab.config.model import ModelConfig
+from dsv4lab.parallel.sharding import Sharding
 
-__all__ = ["random_tensor", "random_weights", "write_checkpoint"]
+__all__ = ["random_tensor", "random_tensors", "random_weights", "write_checkpoint"]
 
 # (mean, standard deviation); None stands for 1/sqrt(fan in), so that a normed input gives an output of order one.
 _SCALES: dict[Role, tuple[float, float | None]] = {
@@ -30,13 +32,28 @@ _SCALES: dict[Role, tuple[float, float | None]] = {
 _HEAD_GAIN = 2.0  # spreads the logits, so that greedy choices are not near-ties
 
 
-def random_weights(config: ModelConfig, seed: int, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
+def random_weights(
+    config: ModelConfig, seed: int, dtype: torch.dtype = torch.float32, sharding: Sharding | None = None
+) -> dict[str, torch.Tensor]:
     """Synthetic weights of ``config`` under canonical names, in the dtypes that ``load_weights`` gives.
 
     Each tensor depends on ``seed`` and its own name alone: the same bits on every machine, whatever the order, layer
-    count or dtype asked for (rounding to ``dtype`` aside).
+    count or dtype asked for (rounding to ``dtype`` aside). With ``sharding``, the parts of its rank.
     """
-    return {name: random_tensor(name, spec, config, seed, dtype) for name, spec in expected_tensors(config).items()}
+    return random_tensors(expected_tensors(config), config, seed, dtype, sharding)
+
+
+def random_tensors(
+    tensors: Mapping[str, TensorSpec], config: ModelConfig, seed: int, dtype: torch.dtype, sharding: Sharding | None
+) -> dict[str, torch.Tensor]:
+    """Each of ``tensors``, or a rank's parts; a tensor of which a part is held is made whole, and let go again."""
+    held = [name for name in tensors if sharding is None or sharding.holds(name)]
+    return {name: _held(random_tensor(name, tensors[name], config, seed, dtype), name, sharding) for name in held}
+
+
+def _held(tensor: torch.Tensor, name: str, sharding: Sharding | None) -> torch.Tensor:
+    part = None if sharding is None else sharding.part(name, tuple(tensor.shape))
+    return tensor if part is None else tensor.narrow(part.axis, part.start, part.stop - part.start).clone()
 
 
 def random_tensor(name: str, spec: TensorSpec, config: ModelConfig, seed: int, dtype: torch.dtype) -> torch.Tensor:
