@@ -16,6 +16,7 @@ from dsv4lab.backends.base import Ops, Tensor
 from dsv4lab.errors import UnavailableError, UsageError
 from dsv4lab.kv.pool import Rows
 
+SCORE_BUDGET = 256 << 20  # bytes of scores held at once
 KERNELS = {
     "rms_norm": "norm_quant.triton_op:rms_norm",
     "mhc_pre": "mhc_pre_post.triton_op:mhc_pre",
@@ -121,11 +122,22 @@ class TritonOps:
     ) -> None:
         """See :meth:`Ops.index_select`."""
         room = page_table.shape[1] * entries_per_page
-        scores = torch.empty(q.shape[0], room, dtype=torch.float32, device=q.device)
-        kernel("index_score_paged")(
-            q, weights, keys, page_table, request, visible, entries_per_page=entries_per_page, out=scores
-        )
-        self.index_topk(scores, visible, out.shape[1], out)
+        block = max(1, SCORE_BUDGET // (4 * room))
+        for a in range(0, q.shape[0], block):
+            part = slice(a, a + block)
+            seen = visible[part]
+            scores = torch.empty(seen.shape[0], room, dtype=torch.float32, device=q.device)
+            kernel("index_score_paged")(
+                q[part],
+                weights[part],
+                keys,
+                page_table,
+                request[part],
+                seen,
+                entries_per_page=entries_per_page,
+                out=scores,
+            )
+            self.index_topk(scores, seen, out.shape[1], out[part])
 
     def hadamard(self, x: Tensor) -> None:
         """See :meth:`Ops.hadamard`."""

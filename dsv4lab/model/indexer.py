@@ -11,7 +11,6 @@ from dsv4lab.model.weights import IndexerWeights
 from dsv4lab.overlap.ops import OpFunction
 
 CSA_STREAM = "csa_stream"
-SCORE_BUDGET = 16 << 20  # bytes of scores held at once
 
 
 def csa_stream_view(b: OpListBuilder) -> torch.Tensor:
@@ -40,11 +39,24 @@ def list_indexer(b: OpListBuilder, layer: int, w: IndexerWeights) -> None:
     b.add("indexer.q_rope", lambda _: _rotate_queries(b, q, rope), ("indexer.q", COMPRESS_TABLE), ("indexer.q",))
     b.add(
         "indexer.topk",
-        lambda _: _select(b, layer, q, weights, topk),
+        _select(b, layer, q, weights, topk),
         ("indexer.q", "indexer.weights", resource.index_k(layer)),
         ("indexer.topk",),
     )
     b.add("indexer.csa_tail", _csa_tail(b, topk), ("indexer.topk",), (CSA_STREAM,))
+
+
+def _select(b: OpListBuilder, layer: int, q: torch.Tensor, weights: torch.Tensor, topk: torch.Tensor) -> OpFunction:
+    keys, per_page = b.pool.index_k[layer], b.pool.geometry.entries_per_page(4)
+    assert keys is not None
+
+    def run(_: object) -> None:
+        meta = b.inputs.meta
+        b.ops.index_select(
+            q, weights, keys, meta.page_table, meta.request, meta.visible4, entries_per_page=per_page, out=topk
+        )
+
+    return run
 
 
 def _rotate_queries(b: OpListBuilder, q: torch.Tensor, rope: torch.Tensor) -> None:
@@ -73,77 +85,3 @@ def _csa_tail(b: OpListBuilder, topk: torch.Tensor) -> OpFunction:
         )
 
     return run
-
-
-def _select(b: OpListBuilder, layer: int, q: torch.Tensor, weights: torch.Tensor, topk: torch.Tensor) -> None:
-    """Selected entries of every token into ``topk``; where few are visible all are taken unscored."""
-    meta = b.inputs.meta
-    if int(meta.visible4.max()) <= topk.shape[1]:
-        _take_all(meta.visible4, topk)
-    elif meta.n_items == meta.T:
-        _select_one_each(b, layer, q, weights, topk)
-    else:
-        _select_by_request(b, layer, q, weights, topk)
-
-
-def _take_all(visible: torch.Tensor, topk: torch.Tensor) -> None:
-    order = torch.arange(topk.shape[1], dtype=torch.int32)
-    topk.copy_(torch.where(order < visible.unsqueeze(1), order, -1))
-
-
-def _entry_rows(b: OpListBuilder, item: int | slice, count: int) -> torch.Tensor:
-    """Rows of the index keys of a request's (or of many requests') first ``count`` entries."""
-    per_page = b.pool.geometry.entries_per_page(4)
-    pages = b.inputs.meta.page_table[item, ..., : -(-count // per_page)].long().clamp_(min=0)
-    return (pages.unsqueeze(-1) * per_page + torch.arange(per_page)).flatten(-2)[..., :count]
-
-
-def _select_one_each(b: OpListBuilder, layer: int, q: torch.Tensor, weights: torch.Tensor, topk: torch.Tensor) -> None:
-    """Decode: all requests at once, each over its own entries."""
-    meta = b.inputs.meta
-    keys = b.pool.index_k[layer]
-    assert keys is not None
-    b.ops.index_select(
-        q,
-        weights,
-        keys,
-        meta.page_table,
-        meta.request,
-        meta.visible4,
-        entries_per_page=b.pool.geometry.entries_per_page(4),
-        out=topk,
-    )
-
-
-def _select_by_request(
-    b: OpListBuilder, layer: int, q: torch.Tensor, weights: torch.Tensor, topk: torch.Tensor
-) -> None:
-    meta, k = b.inputs.meta, topk.shape[1]
-    keys = b.pool.index_k[layer]
-    assert keys is not None
-    first = 0
-    for item, last in enumerate(meta.last_rows.tolist()):
-        rows = slice(first, last + 1)
-        first = last + 1
-        visible = meta.visible4[rows]
-        count = int(visible[-1])
-        if count <= k:
-            _take_all(visible, topk[rows])
-        else:
-            _score_blocks(b, q[rows], weights[rows], keys[_entry_rows(b, item, count)], visible, topk[rows])
-
-
-def _score_blocks(
-    b: OpListBuilder,
-    q: torch.Tensor,
-    weights: torch.Tensor,
-    entries: torch.Tensor,
-    visible: torch.Tensor,
-    topk: torch.Tensor,
-) -> None:
-    """Score and select in blocks of tokens, so that the per-head products stay within ``SCORE_BUDGET``."""
-    block = max(1, SCORE_BUDGET // (4 * entries.shape[0] * q.shape[1]))
-    for a in range(0, q.shape[0], block):
-        part = slice(a, a + block)
-        scores = b.ops.index_score(q[part], weights[part], entries)
-        b.ops.index_topk(scores, visible[part], topk.shape[1], topk[part])
