@@ -109,6 +109,16 @@ def ink_color(theme: str) -> str:
     return _INK[check_theme(theme)]
 
 
+def muted_color(theme: str) -> str:
+    """Colour of secondary text in ``theme``."""
+    return _MUTED[check_theme(theme)]
+
+
+def raised_color(theme: str) -> str:
+    """Background of what lies over a picture in ``theme``."""
+    return _RAISED[check_theme(theme)]
+
+
 @cache
 def template(theme: str) -> go.layout.Template:
     """The plotly template of ``theme``, ``light`` or ``dark``."""
