@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, get_args
 
-from dsv4lab.config.engine import OverlapSetting
+from dsv4lab.config.engine import EngineConfig, OverlapSetting
 from dsv4lab.engine import messages as m
 from dsv4lab.engine.core import ClientCore
 from dsv4lab.engine.gather import gather
 from dsv4lab.engine.handle import OnEnd, OnToken, RequestHandle
 from dsv4lab.engine.link import OnProgress
-from dsv4lab.engine.load import ContinuousLoad, check_room
+from dsv4lab.engine.load import ContinuousLoad, LoadShape, check_room
 from dsv4lab.engine.payloads import unpack_timeline
 from dsv4lab.engine.profiling import own_load_profile, record
 from dsv4lab.engine.prompts import batch, positive, synthetic, whole
@@ -40,6 +41,11 @@ class EngineClient(ClientCore):
     """
 
     _load: ContinuousLoad | None = None
+
+    def __init__(self, config: EngineConfig, **options: Any) -> None:
+        """``options`` as of :class:`ClientCore`."""
+        self._loading = threading.Lock()  # one load at a time, whoever starts and stops it
+        super().__init__(config, **options)
 
     def __enter__(self) -> Self:
         return self
@@ -147,18 +153,36 @@ class EngineClient(ClientCore):
                 return Profile(unpack_timeline(recorded.timeline), recorded.program, recorded.steps)
         return own_load_profile(self, self._link, steps, concurrency or 1, prompt_tokens, timeout_s)
 
+    @property
+    def load_running(self) -> LoadShape | None:
+        """What :meth:`start_load` keeps in flight; None once it was stopped, a request failed or the worker died."""
+        load = self._load
+        goes_on = self.alive or self._held
+        return load.shape if load is not None and load.running and goes_on else None
+
     def start_load(
         self, concurrency: int, *, prompt_tokens: int = 256, max_new_tokens: int = 256, seed: int = 0
     ) -> None:
-        """Keep ``concurrency`` synthetic requests in flight until :meth:`stop_load`; replaces a load that runs."""
+        """Keep ``concurrency`` synthetic requests in flight until :meth:`stop_load`; replaces a load that runs.
+
+        Raises what keeps the first of them from being submitted, such as ``WorkerDiedError``.
+        """
         check_room(self.limits, concurrency, positive(prompt_tokens, "prompt_tokens") + max_new_tokens)
-        self.stop_load()
-        rows = synthetic(self.limits.vocab_size, concurrency, prompt_tokens, seed)
-        submit = partial(self._submit_one, max_new_tokens)
-        self._load = ContinuousLoad(submit, rows, self.stall_s)
+        with self._loading:
+            self._end_load()
+            rows = synthetic(self.limits.vocab_size, concurrency, prompt_tokens, seed)
+            shape = LoadShape(concurrency, prompt_tokens, max_new_tokens, seed)
+            submit = partial(self._submit_one, max_new_tokens)
+            self._load = ContinuousLoad(submit, rows, self.stall_s, shape, self._tell_change)
+        self._tell_change()
 
     def stop_load(self) -> None:
         """End the load of :meth:`start_load`, if there is one, and wait for its requests to end."""
+        with self._loading:
+            self._end_load()
+        self._tell_change()
+
+    def _end_load(self) -> None:
         load, self._load = self._load, None
         if load is not None:
             load.stop()
@@ -181,6 +205,7 @@ class EngineClient(ClientCore):
             config = replace(self._config, queue_policy=policy)
             self._link.call(lambda call: m.SetPolicy(call, policy), m.Done)
             self._config = config
+        self._tell_change()
 
     def set_hw_queues(self, hw_queues: int, progress: OnProgress | None = None) -> None:
         """Restart the worker with so many hardware queues; requests in flight go on in the new one."""
@@ -220,15 +245,22 @@ class EngineClient(ClientCore):
         ops: list[dict[str, Any]] = self._link.call(m.GetOps, m.Info).value["ops"]
         return ops
 
-    def program(self, mode: Mode = "decode", tokens: int = 1) -> StreamProgram:
-        """The compiled program of a ``prefill`` or ``decode`` forward of ``tokens`` tokens under the plan in force."""
+    def program(
+        self, mode: Mode = "decode", tokens: int = 1, plan: OverlapSetting | OverlapPlan | None = None
+    ) -> StreamProgram:
+        """The compiled program of a ``prefill`` or ``decode`` forward of ``tokens`` tokens.
+
+        It is under ``plan``, which is not put in force by that, or under the one that is. Raises ``PlanError`` if
+        ``plan`` is unknown or does not fit the model's ops.
+        """
         if mode not in get_args(Mode):
             raise UsageError(f"mode is {mode!r}: it takes prefill or decode")
         tokens = whole(tokens, "tokens")
         top = self._config.chunked_prefill_size if mode == "prefill" else self.limits.max_requests
         if not 1 <= tokens <= top:
             raise UsageError(f"tokens is {tokens!r}: a {mode} forward here takes 1 to {top}")
-        return self._link.call(lambda call: m.GetProgram(call, mode, tokens), m.Program).program
+        asked = None if plan is None else resolve_plan(plan).to_json()
+        return self._link.call(lambda call: m.GetProgram(call, mode, tokens, asked), m.Program).program
 
     def pool_snapshot(self) -> PoolSnapshot:
         """Who holds which slots and pages, between two forwards."""

@@ -56,6 +56,7 @@ class ClientCore:
         self._live = LiveRequests(self._callbacks)
         self._watchers: list[OnStep] = []
         self._mourners: list[Callable[[LabError], object]] = []
+        self._observers: list[Callable[[], object]] = []
         self._held = False  # a new worker is on its way; requests wait for it
         self._lock = threading.Lock()
         self._changing = threading.Lock()
@@ -145,6 +146,18 @@ class ClientCore:
         self._mourners.append(callback)
         return lambda: self._mourners.remove(callback) if callback in self._mourners else None
 
+    def on_change(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Call ``callback()`` after plan, streams, queues, policy, load or worker changed. Returns how to end that.
+
+        Changes that come while one waits to be told are told once.
+        """
+        self._observers.append(callback)
+        return lambda: self._observers.remove(callback) if callback in self._observers else None
+
+    def _tell_change(self) -> None:
+        for callback in list(self._observers):
+            self._callbacks.post(callback, room=1)
+
     def _spec(
         self, prompt: tuple[int, ...], max_new_tokens: int, sampling: SamplingParams, *, fingerprints: bool = False
     ) -> RequestSpec:
@@ -184,6 +197,7 @@ class ClientCore:
             plan = effective_plan(config.plan, config.side_streams).to_json()
             self._link.call(lambda call: m.SetPlan(call, plan), m.Done)
             self._config = config
+        self._tell_change()
 
     def _restart(
         self,
@@ -207,6 +221,8 @@ class ClientCore:
                     self._held = False
                 self._live.fail(error if isinstance(error, LabError) else EngineError("the restart was interrupted"))
                 raise
+            finally:
+                self._tell_change()
 
     def _resume(self) -> None:
         if self._watchers:
@@ -238,6 +254,7 @@ class ClientCore:
         self._live.fail(error)
         for callback in list(self._mourners):
             self._callbacks.post(callback, error)
+        self._tell_change()
 
 
 def _end(link: Link, callbacks: Callbacks) -> None:

@@ -113,10 +113,11 @@ class GetReads(Call, frozen=True):
 
 
 class GetProgram(Call, frozen=True):
-    """Answered by :class:`Program`."""
+    """Answered by :class:`Program`. Without a ``plan`` (``OverlapPlan.to_json()``) it is under the one in force."""
 
     mode: Mode
     tokens: int
+    plan: dict[str, Any] | None = None
 
 
 class Done(Reply, frozen=True):

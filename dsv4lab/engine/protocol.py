@@ -96,8 +96,8 @@ class ModelRunner(Protocol):
         """``{"name", "layer", "kind"}`` of every op of a forward."""
         ...
 
-    def program(self, mode: Mode, tokens: int) -> StreamProgram:
-        """The compiled program of a forward of ``tokens`` tokens under the plan in force."""
+    def program(self, mode: Mode, tokens: int, plan: OverlapPlan | None = None) -> StreamProgram:
+        """The compiled program of a forward of ``tokens`` tokens under ``plan``, else under the one in force."""
         ...
 
     def close(self) -> None:

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dsv4lab import host
+from dsv4lab.backends.choose import backend_ops
 from dsv4lab.backends.rows import PACKED_ROWS
 from dsv4lab.config.engine import EngineConfig
 from dsv4lab.config.model import ModelConfig
 from dsv4lab.engine.selection import SelectionTap
 from dsv4lab.engine.snapshots import RequestSnapshot, restore, save
 from dsv4lab.engine.step import Resume
-from dsv4lab.errors import UnavailableError
 from dsv4lab.kv.memory import plan_for_engine
 from dsv4lab.kv.metadata import BatchItem, Mode, build_metadata
 from dsv4lab.kv.pool import KvPool
 from dsv4lab.model.builder import OpListBuilder, Shape
 from dsv4lab.model.hyper_connection import STREAMS
-from dsv4lab.model.programs import Programs
+from dsv4lab.model.programs import Placement, Programs
 from dsv4lab.model.tap import TAPS
 from dsv4lab.model.transformer import list_forward, list_idle_forward, logits_view
 from dsv4lab.model.weights import Experts, Named, build_weights
@@ -53,6 +53,13 @@ class ForwardResult:
     """int32 ``[tokens, topk]``: entries that the watched indexer chose; see :meth:`Runner.watch_selection`."""
 
 
+def place_of(config: EngineConfig) -> Placement:
+    """Where ``config`` has its model run. Raises :class:`UnavailableError` for a device or backend that is not here."""
+    device = torch.device(config.device.replace("hip", "cuda"))  # torch's name of AMD GPUs
+    ops = backend_ops(device.type, None if config.backend == "auto" else config.backend)
+    return Placement(ops, device, DTYPES[config.dtype])
+
+
 class Runner:
     """A model with its pool and its streams. Not thread-safe: one thread calls it.
 
@@ -75,13 +82,12 @@ class Runner:
         taps: tuple[int, ...] = (),
         parallel: Parallel = ALONE,
     ) -> None:
-        if config.device != "cpu":
-            raise UnavailableError(f"device {config.device!r} is not available here; it takes cpu")
         self.model = model
         self.config = config
+        self.place = place_of(config)
         pool = plan_for_engine(model, config, host.memory_bytes())
         self.geometry = pool.geometry
-        self.pool = KvPool(pool.geometry, DTYPES[config.dtype], config.device, pool.form, PACKED_ROWS)
+        self.pool = KvPool(pool.geometry, self.place.dtype, self.place.device, pool.form, PACKED_ROWS)
         if config.debug_poison:
             self.pool.poison()
         self.parallel = parallel
@@ -89,9 +95,10 @@ class Runner:
         local, layout = parallel.layout.local(model), parallel.layout
         held = layout.experts(model) if layout.ep_size > 1 else None
         self.weights = build_weights(local, tensors, Experts(held, config.shared_expert_fusion))
-        self.arena = Arena(max(config.chunked_prefill_size, config.max_running_requests * config.verify_tokens))
+        capacity = max(config.chunked_prefill_size, config.max_running_requests * config.verify_tokens)
+        self.arena = Arena(capacity, self.place.device)
         self._taps = taps
-        self._programs = Programs(local, self.arena, self.pool, self._list, parallel)
+        self._programs = Programs(local, self.place.ops, self.arena, self.pool, self._list, parallel)
         self.speculator: Speculator | None = None
         self._tap: SelectionTap | None = None
         self._plan = resolve_plan("off")
@@ -177,9 +184,14 @@ class Runner:
         """Ops of a forward of this shape (``outputs`` defaults to one row of logits per token)."""
         return self._programs.ops(self._shape(mode, tokens, tokens if outputs is None else outputs))
 
-    def program(self, mode: Mode, tokens: int) -> StreamProgram:
-        """The stream program of a forward of ``tokens`` tokens under the plan in force."""
-        return self._programs.compiled(self._shape(mode, tokens, tokens), self._plan).program
+    def program(self, mode: Mode, tokens: int, plan: OverlapPlan | None = None) -> StreamProgram:
+        """The stream program of a forward of ``tokens`` tokens under ``plan``, else under the one in force.
+
+        Raises ``PlanError`` if a rule of ``plan`` matches no op.
+        """
+        if plan is not None:
+            plan.check(self._op_names())
+        return self._programs.compiled(self._shape(mode, tokens, tokens), plan or self._plan).program
 
     def resources(self) -> Resources:
         """Every resource that ops may declare, with its memory: pool and arena."""

@@ -152,7 +152,8 @@ class Service:
 
     @_handle.register
     def _(self, command: m.GetProgram) -> None:
-        self._send(m.Program(command.call, self._runner.program(command.mode, command.tokens)))
+        plan = None if command.plan is None else plan_from_json(command.plan)
+        self._send(m.Program(command.call, self._runner.program(command.mode, command.tokens, plan)))
 
     @_handle.register
     def _(self, command: m.GetSnapshot) -> None:

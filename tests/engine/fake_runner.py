@@ -131,12 +131,12 @@ class FakeRunner:
         queues = os.environ.get("GPU_MAX_HW_QUEUES")
         return [{"name": "work", "layer": 0, "kind": "csa", "queues": queues, "note": os.environ.get("FAKE_NOTE")}]
 
-    def program(self, mode: Mode, tokens: int) -> StreamProgram:
+    def program(self, mode: Mode, tokens: int, plan: OverlapPlan | None = None) -> StreamProgram:
         ops = (
             ProgramOp(0, "work", 0, "main", (), (), (), ("x",)),
             ProgramOp(1, "side.work", 0, "side0", (0,), (0,), ("x",), ("y",)),
         )
-        return StreamProgram(ops, ("main", "side0"), self._plan.name, mode, tokens)
+        return StreamProgram(ops, ("main", "side0"), (plan or self._plan).name, mode, tokens)
 
     def close(self) -> None:
         self.closed = True

@@ -7,12 +7,14 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dsv4lab.engine.client import EngineClient
+from dsv4lab.engine.load import LoadShape
 from dsv4lab.engine.request import FinishReason, SamplingParams
 from dsv4lab.errors import ConfigError, EngineError, PlanError, PoolError, RequestError, UsageError
 from dsv4lab.overlap.plan import OverlapPlan, Rule
@@ -243,7 +245,9 @@ def test_a_continuous_load_shows_its_steps_until_it_is_stopped(client: EngineCli
     assert enough.wait(WAIT_S)
     assert len(client.pool_snapshot().requests) <= 2
     client.start_load(3, prompt_tokens=20, max_new_tokens=40)
+    assert client.load_running == LoadShape(3, 20, 40, 0)
     client.stop_load()
+    assert client.load_running is None
     stop_watching()
     stop_watching()
     assert client.status()["in_flight"] == 0
@@ -251,6 +255,30 @@ def test_a_continuous_load_shows_its_steps_until_it_is_stopped(client: EngineCli
     assert steps == sorted(set(steps))
     assert all(len(timeline) > 0 for _, timeline in updates)
     client.stop_load()
+
+
+def test_changes_are_told_whoever_makes_them(client: EngineClient) -> None:
+    told: SimpleQueue[None] = SimpleQueue()
+    stop = client.on_change(lambda: told.put(None))
+    for change in (
+        lambda: client.set_plan("off"),
+        lambda: client.set_side_streams(1),
+        lambda: client.set_queue_policy("refcount"),
+        lambda: client.start_load(1, prompt_tokens=5, max_new_tokens=5),
+        client.stop_load,
+    ):
+        change()
+        told.get(timeout=WAIT_S)
+    stop()
+    stop()
+
+
+def test_a_program_of_a_plan_that_is_not_in_force(client: EngineClient) -> None:
+    mine = OverlapPlan("other", (Rule("work", "side0"),))
+    assert client.program("decode", 2, mine).plan == "other"
+    assert client.program("decode", 2).plan == client.plan.name != "other"
+    with pytest.raises(PlanError, match="unknown overlap plan"):
+        client.program(plan="no-such")
 
 
 def test_the_pool_is_shown_with_its_owners(client: EngineClient) -> None:

@@ -271,6 +271,9 @@ def test_a_load_goes_on_after_a_restart_and_ends_with_a_crash(reborn: EngineClie
     os.kill(client.pid, signal.SIGKILL)
     with pytest.raises(WorkerDiedError):
         client.submit([30], max_new_tokens=15_000).result(WAIT_S)
+    assert client.load_running is None
+    with pytest.raises(WorkerDiedError):
+        client.start_load(2, prompt_tokens=10, max_new_tokens=2000)
     client.stop_load()
     client.restart()
     assert client.status()["in_flight"] == 0
