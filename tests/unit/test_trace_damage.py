@@ -6,12 +6,13 @@ import gzip
 import io
 import json
 import random
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from dsv4lab.errors import TraceError
-from dsv4lab.trace.api import load_trace
+from dsv4lab.trace.api import Trace, load_trace
 from dsv4lab.trace.export import export_kineto
 from tools.gen_trace import Generator
 
@@ -40,6 +41,31 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
     return bytes(out)
 
 
+def rocprof_json(rows: int) -> bytes:
+    """A rocprofv3 file in the layout of the real ones: names first, records last."""
+    kernels = [
+        {"size": 184, "kind": 11, "operation": 2, "thread_id": 908, "correlation_id": {"internal": n, "external": 0}}
+        | {"start_timestamp": 1000 * n, "end_timestamp": 1000 * n + 700, "stream_id": {"handle": n % 3}}
+        | {"dispatch_info": {"size": 72, "agent_id": {"handle": 7}, "queue_id": {"handle": n % 2}, "kernel_id": n % 5}}
+        for n in range(1, rows + 1)
+    ]
+    calls = [
+        {"size": 100, "kind": 1, "operation": 0, "correlation_id": {"internal": n, "external": 0}}
+        | {"start_timestamp": 1000 * n - 300, "end_timestamp": 1000 * n - 200}
+        for n in range(1, rows + 1)
+    ]
+    tool = {
+        "metadata": {"pid": 9, "command": ["python", "a[1].py"]},
+        "agents": [
+            {"size": 312, "id": {"handle": 7}, "type": 2, "caches": [{"size": 1, "level": 2}], "name": "gfx950"}
+        ],
+        "strings": {"buffer_records": [{"kind": "N", "operations": []}, {"kind": "HIP", "operations": ["hipLaunch"]}]},
+        "kernel_symbols": [{"size": 9, "kernel_id": n, "kernel_name": f'void k{n}<"a", [1]>(int)'} for n in range(5)],
+        "buffer_records": {"kernel_dispatch": kernels, "hip_api": calls, "hsa_api": [], "memory_copy": []},
+    }
+    return json.dumps({"rocprofiler-sdk-tool": [tool]}, separators=(",", ":")).encode()
+
+
 def sources() -> list[tuple[str, bytes]]:
     buffer = io.BytesIO()
     Generator(platform="rocm", frames=1).write(buffer, steps=2, layers=3)
@@ -49,44 +75,91 @@ def sources() -> list[tuple[str, bytes]]:
         ("json.gz", gzip.compress(plain, 1, mtime=0)),
         ("csv", (ROOT / "traces/rocm_rocprofv3_4queues_kernel_trace.csv").read_bytes()),
         ("db", (ROOT / "traces/rocm_rocpd_schema_sample.db").read_bytes()),
+        ("results.json", rocprof_json(150)),
     ]
 
 
-def hurt_and_load(folder: Path, rounds: int, seed: int) -> tuple[int, int]:
-    """How many damaged files were refused and how many were salvaged."""
+def loaded(path: Path) -> Trace | TraceError:
+    """What loading gives."""
+    try:
+        return load_trace(path, cache=False)
+    except TraceError as error:
+        return error
+
+
+def peak_of(path: Path, limit: int = 0) -> int:
+    """The most bytes that loading holds at one time; read again if above ``limit``: the first may import something."""
+    tracemalloc.start()
+    try:
+        for _ in range(2):
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            loaded(path)
+            peak = tracemalloc.get_traced_memory()[1] - before
+            if peak <= limit:
+                break
+    finally:
+        tracemalloc.stop()
+    return peak
+
+
+def hurt_and_load(folder: Path, rounds: int, seed: int, weigh_every: int) -> tuple[int, int]:
+    """How many damaged files were refused and how many salvaged; no one weighed takes twice the memory of the whole."""
     rng = random.Random(seed)
     refused = salvaged = 0
-    said: list[str] = []
-    whole = sources()
+    whole, peaks = sources(), {}
+    for suffix, data in whole:
+        (folder / f"whole.{suffix}").write_bytes(data)
+        peaks[suffix] = peak_of(folder / f"whole.{suffix}")
     for at in range(rounds):
-        suffix, data = whole[(0, 0, 0, 1, 1, 2, 3)[at % 7]]
+        suffix, data = whole[(0, 0, 0, 1, 1, 2, 3, 4, 4)[at % 9]]
         path = folder / f"t{at}.{suffix}"
         path.write_bytes(damaged(data, rng))
-        try:
-            trace = load_trace(path)
-        except TraceError as error:
-            refused += 1
-            said.append(str(error))
-        else:
-            salvaged += 1
-            trace.check()
-            busy = trace.stream_busy()
-            assert 0 <= busy.union_busy_ns <= busy.sum_busy_ns <= busy.sum_dur_ns
-            assert busy.union_busy_ns <= busy.wall_ns
+        found = loaded(path)
+        if at % weigh_every == 0:
+            assert peak_of(path, 2 * peaks[suffix]) <= 2 * peaks[suffix]
         path.unlink()
-    assert all("\n" not in text and str(folder) in text for text in said)
+        if isinstance(found, TraceError):
+            refused += 1
+            assert "\n" not in str(found)
+            assert str(path) in str(found)
+            continue
+        salvaged += 1
+        found.check()
+        busy = found.stream_busy()
+        assert 0 <= busy.union_busy_ns <= busy.sum_busy_ns <= busy.sum_dur_ns
+        assert busy.union_busy_ns <= busy.wall_ns
     return refused, salvaged
 
 
 def test_five_hundred_damaged_files(tmp_path: Path) -> None:
-    refused, salvaged = hurt_and_load(tmp_path, 500, seed=7)
+    refused, salvaged = hurt_and_load(tmp_path, 500, seed=7, weigh_every=5)
     assert refused + salvaged == 500
     assert salvaged > 200
 
 
+def test_damage_all_over_a_large_file_takes_no_more_than_twice_the_memory(tmp_path: Path) -> None:
+    buffer, path, rng = io.BytesIO(), tmp_path / "t.json", random.Random(11)
+    Generator(platform="cuda", frames=1).write(buffer, megabytes=5)
+    plain = buffer.getvalue()
+    path.write_bytes(plain)
+    events = load_trace(path, cache=False).report.events  # type: ignore[union-attr]
+    whole = peak_of(path)
+    hurt = bytearray(plain)
+    wounds = sorted(rng.sample(range(1000, len(plain) - 1000), 60))
+    for at in wounds:
+        hurt[at] = rng.choice(b'"{}[],:\\x\x00\xff')
+    path.write_bytes(bytes(hurt))
+    assert peak_of(path, 2 * whole) <= 2 * whole
+    report = load_trace(path, cache=False).report
+    assert report is not None
+    assert report.events + report.lost_events >= events - 2 * len(wounds)
+    assert report.events >= events - 3 * len(wounds)
+
+
 @pytest.mark.slow
 def test_five_thousand_damaged_files(tmp_path: Path) -> None:
-    refused, salvaged = hurt_and_load(tmp_path, 5000, seed=70)
+    refused, salvaged = hurt_and_load(tmp_path, 5000, seed=70, weigh_every=1)
     assert refused + salvaged == 5000
 
 
@@ -109,6 +182,38 @@ def test_a_flipped_byte_costs_at_most_its_own_event(tmp_path: Path) -> None:
         assert report is not None
         assert report.events + report.lost_events >= whole.report.events - 2
         assert report.rows >= whole.report.rows - 2
+
+
+def test_a_flipped_byte_in_rocprofv3_json_costs_at_most_its_own_record(tmp_path: Path) -> None:
+    plain, path = rocprof_json(150), tmp_path / "1_results.json"
+    rng = random.Random(5)
+    begin = plain.index(b'"kernel_dispatch":[') + 20
+    end = plain.index(b',"hsa_api"')
+    for _ in range(150):
+        at = rng.randrange(begin, end)
+        hurt = bytearray(plain)
+        hurt[at] = rng.choice(b'"{}[],:\\x\x00\xff')
+        path.write_bytes(bytes(hurt))
+        trace = load_trace(path)
+        assert trace.report is not None
+        assert len(trace) >= 298 - (plain[at] in b'[]"') * 2, (at, plain[at - 20 : at + 20], hurt[at : at + 1])
+        assert not trace.report.truncated
+
+
+def test_a_cut_rocprofv3_json_gives_every_record_before_the_cut(tmp_path: Path) -> None:
+    plain, path = rocprof_json(150), tmp_path / "1_results.json"
+    place = plain.index(b'"internal":90,') + 40
+    path.write_bytes(plain[:place])
+    trace = load_trace(path)
+    assert trace.report is not None
+    assert (len(trace), trace.report.truncated, trace.report.lost_events) == (89, True, 0)
+    assert 0 < trace.report.lost_bytes < 200
+    path = path.with_suffix(".json.gz")
+    path.write_bytes(gzip.compress(plain, 1, mtime=0)[:-900])
+    trace = load_trace(path)
+    assert trace.report is not None
+    assert trace.report.truncated
+    assert 150 <= len(trace) < 300
 
 
 def test_a_name_with_a_lone_surrogate_escape_is_kept(tmp_path: Path) -> None:
@@ -194,7 +299,7 @@ def test_repairs_take_one_pass_over_an_event(tmp_path: Path, inside: str) -> Non
     path = tmp_path / "t.json"
     row = '{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":0,"ts":%d,"dur":1,"args":{"stream":1}}'
     path.write_text('{"traceEvents":[' + row % 1 + ',{"ph":"X",' + inside + "}," + row % 5 + "]}")
-    report = load_trace(path).report
+    report = load_trace(path, cache=False).report
     assert report is not None
     assert (report.rows, report.truncated) == (2, False)
     assert report.events + report.lost_events == 3

@@ -89,7 +89,14 @@ def test_rocprof_json(sample_traces: Path) -> None:
 
 def test_rocprof_json_with_launches_marks_and_copies(tmp_path: Path) -> None:
     def record(start: int, end: int, correlation: int, **more: Any) -> dict[str, Any]:
-        return {"start_timestamp": start, "end_timestamp": end, "correlation_id": {"internal": correlation}, **more}
+        kind = {"size": 100, "kind": more.pop("kind", 0)}
+        return {
+            **kind,
+            "correlation_id": {"internal": correlation},
+            "start_timestamp": start,
+            "end_timestamp": end,
+            **more,
+        }
 
     info = {"agent_id": {"handle": 70}, "queue_id": {"handle": 3}, "kernel_id": 2}
     tool = {
@@ -122,7 +129,11 @@ def test_rocprof_json_with_launches_marks_and_copies(tmp_path: Path) -> None:
     assert trace.meta["gpus"] == ["AMD Instinct"]
     assert trace.stream_busy().union_busy_ns == 160
     path.write_text(json.dumps({"rocprofiler-sdk-tool": [tool]})[:-30])
-    with pytest.raises(TraceError, match="damaged rocprofv3 JSON"):
+    cut = load_trace(path)
+    assert cut.report is not None
+    assert (len(cut), cut.report.truncated, cut.report.rows) == (3, True, 2)
+    path.write_text('{"rocprofiler-sdk-tool": [{"agents": [')
+    with pytest.raises(TraceError, match="damaged rocprofv3 JSON, no record to be had"):
         load_trace(path)
 
 

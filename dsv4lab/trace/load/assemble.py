@@ -16,6 +16,7 @@ from dsv4lab.trace.analyse import suspect
 from dsv4lab.trace.load.join import launch_of, lookup
 from dsv4lab.trace.load.report import LoadReport
 
+SIMULATED = "its rows are a prediction of the hardware-queue model, nobody measured them"
 OLD_QUEUES = "this ROCm exporter wrote the hardware queue as 'stream': rows are listed in streams and in queues"
 NO_ROWS = "no GPU rows in this trace"
 _AMD = re.compile(r"AMD|Instinct|Radeon|gfx\d", re.IGNORECASE)

@@ -10,7 +10,7 @@ from dsv4lab.trace.load.source import GZIP_MAGIC, Source
 
 _PEEK = 1 << 16
 _SQLITE = b"SQLite format 3\x00"
-_ROCPROF_JSON = re.compile(rb'^\s*\{\s*"rocprofiler-sdk-tool"')
+_ROCPROF_JSON = re.compile(rb"^[\s{]{0,64}.{0,8}rocprofiler-sdk-tool", re.DOTALL)
 _CSV_HEADER = re.compile(rb'^(?:\xef\xbb\xbf)?"?[A-Za-z_]+"?(?:,"?[A-Za-z_0-9 -]+"?){4,}')
 TAKES = "Kineto or Chrome JSON(.gz), rocprofv3 CSV, JSON or rocpd, or an Nsight Systems SQLite export"
 

@@ -14,6 +14,7 @@ from dsv4lab.timeline.timeline import UNKNOWN, Kind, Timeline
 from dsv4lab.trace.load import share
 from dsv4lab.trace.load.assemble import (
     OLD_QUEUES,
+    SIMULATED,
     by_device,
     device_properties,
     finish,
@@ -105,6 +106,8 @@ def _timeline(path: Path, header: dict[str, Any], rows: KinetoRows, report: Load
         keys["queue"] = keys["stream"]
         warnings.append(f"{report.file}: {OLD_QUEUES}")
     report.exporter = _exporter(header, platform, bool(keys["stream"]), bool(keys["queue"]), bool(warnings))
+    if platform == "simulated":
+        warnings.append(f"{report.file}: {SIMULATED}")
     written_op, written_device = columns["op"], columns.pop("at")
     join_launches(columns, external, op_name, report)
     report.rows = int(gpu.sum())
@@ -145,6 +148,7 @@ def _meta(header: dict[str, Any], platform: str, rank: int, world: int | None, d
     return {
         "format": "kineto",
         "platform": platform,
+        **({"simulated": True} if platform == "simulated" else {}),
         "rank": rank,
         "world_size": world,
         "devices": own["devices"] if isinstance(own, dict) and isinstance(own.get("devices"), list) else devices,

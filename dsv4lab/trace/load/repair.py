@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import TypeVar
 
 from dsv4lab.trace.load.events import Event, read_one
+
+_Found = TypeVar("_Found")
 
 MAX_EVENT = 1 << 18
 _STRING = rb'"(?:[^"\\]|\\.)*"'
@@ -92,13 +95,18 @@ STEPS: tuple[tuple[str, Callable[[bytes], bytes]], ...] = (
 
 
 def repair(text: bytes) -> tuple[Event, list[str]] | None:
-    """The event in ``text`` and the kinds of repair it took (each step builds on those before it).
+    """The event in ``text`` and the kinds of repair it took; ``None`` if no repairs make it an event."""
+    return mended(text, read_one)
 
-    ``None`` if no sequence of repairs makes it an event.
+
+def mended(text: bytes, read: Callable[[bytes], _Found | None]) -> tuple[_Found, list[str]] | None:
+    """What ``read`` finds in ``text`` after as many repairs as it takes, and their kinds; each builds on those before.
+
+    ``None`` if ``read`` finds nothing after all of them.
     """
-    event = read_one(text)
-    if event is not None:
-        return event, []
+    found = read(text)
+    if found is not None:
+        return found, []
     if len(text) > MAX_EVENT:
         return None
     kinds: list[str] = []
@@ -109,7 +117,7 @@ def repair(text: bytes) -> tuple[Event, list[str]] | None:
         text = changed
         if kind not in kinds:
             kinds.append(kind)
-        event = read_one(text)
-        if event is not None:
-            return event, kinds
+        found = read(text)
+        if found is not None:
+            return found, kinds
     return None

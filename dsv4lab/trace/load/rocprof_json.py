@@ -10,91 +10,21 @@ import msgspec
 
 from dsv4lab.errors import TraceError
 from dsv4lab.timeline.timeline import Kind, Timeline
+from dsv4lab.trace.load.events import ERRORS
 from dsv4lab.trace.load.report import LoadReport
+from dsv4lab.trace.load.rocprof_records import File, Info, Record, Tool
+from dsv4lab.trace.load.rocprof_salvage import salvage_tools
 from dsv4lab.trace.load.source import Source, read_ahead
 from dsv4lab.trace.load.table import RowTable
-
-
-class _Handle(msgspec.Struct, gc=False, frozen=True):
-    handle: int | None = None
-
-
-class _Correlation(msgspec.Struct, gc=False, frozen=True):
-    internal: int | None = None
-
-
-_NO_HANDLE, _NO_CORRELATION = _Handle(), _Correlation()
-
-
-class _Info(msgspec.Struct, gc=False):
-    agent_id: _Handle = _NO_HANDLE
-    queue_id: _Handle = _NO_HANDLE
-    kernel_id: int = -1
-
-
-class _Record(msgspec.Struct, gc=False):
-    start_timestamp: int
-    end_timestamp: int
-    kind: int = 0
-    operation: int = 0
-    correlation_id: _Correlation = _NO_CORRELATION
-    stream_id: _Handle = _NO_HANDLE
-    dst_agent_id: _Handle = _NO_HANDLE
-    src_agent_id: _Handle = _NO_HANDLE
-    dispatch_info: _Info | None = None
-
-
-class _Symbol(msgspec.Struct, gc=False):
-    kernel_id: int = -1
-    kernel_name: str = ""
-    formatted_kernel_name: str = ""
-
-
-class _Agent(msgspec.Struct, gc=False):
-    id: _Handle = _NO_HANDLE
-    type: int = 0
-    name: str = ""
-    product_name: str = ""
-
-
-class _Operations(msgspec.Struct, gc=False):
-    kind: str = ""
-    operations: list[str] = []
-
-
-class _Text(msgspec.Struct, gc=False):
-    key: int = -1
-    value: str = ""
-
-
-class _Strings(msgspec.Struct, gc=False):
-    buffer_records: list[_Operations] = []
-    marker_api: list[_Text] = []
-
-
-class _Buffers(msgspec.Struct, gc=False):
-    kernel_dispatch: list[_Record] = []
-    memory_copy: list[_Record] = []
-    hip_api: list[_Record] = []
-    marker_api: list[_Record] = []
-
-
-class _Tool(msgspec.Struct, gc=False):
-    agents: list[_Agent] = []
-    kernel_symbols: list[_Symbol] = []
-    strings: _Strings = msgspec.field(default_factory=_Strings)
-    buffer_records: _Buffers = msgspec.field(default_factory=_Buffers)
-
-
-class _File(msgspec.Struct, gc=False):
-    tools: list[_Tool] = msgspec.field(name="rocprofiler-sdk-tool")
-
 
 _GPU = 2
 
 
 def read_rocprof_json(path: Path, progress: Callable[[int], None] | None = None) -> tuple[Timeline, LoadReport]:
-    """Load a ``*_results.json``. Raises ``TraceError`` if it is damaged: it is one object, not a list of events."""
+    """Load a ``*_results.json``; of a damaged one, every record that is whole.
+
+    Raises ``TraceError`` if there is none.
+    """
     report = LoadReport(file=path.name, format="rocprofv3 json", exporter="rocprofv3")
     source = Source(path)
     parts = []
@@ -104,25 +34,30 @@ def read_rocprof_json(path: Path, progress: Callable[[int], None] | None = None)
             progress(source.read_bytes)
     report.plain_bytes = source.plain_bytes
     if source.broken is not None:
-        raise TraceError(f"{path}: {source.broken}: a rocprofv3 JSON file has to be whole")
+        report.truncated = True
+        report.findings[source.broken] += 1
+    text = b"".join(parts)
+    parts.clear()
     try:
-        data = msgspec.json.decode(b"".join(parts), type=_File)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}: damaged rocprofv3 JSON: {error}") from None
+        tools = msgspec.json.decode(text, type=File).tools
+    except ERRORS as error:
+        tools = salvage_tools(text, report)
+        if not any(records for tool in tools for records in msgspec.structs.astuple(tool.buffer_records)):
+            raise TraceError(f"{path}: damaged rocprofv3 JSON, no record to be had: {error}") from None
     table = RowTable(report)
     gpus: list[str] = []
-    for process, tool in enumerate(data.tools):
-        gpus += _add(tool, process if len(data.tools) > 1 else 0, table)
+    for process, tool in enumerate(tools):
+        gpus += _add(tool, process if len(tools) > 1 else 0, table)
     return table.timeline(path, {"platform": "rocm", "gpus": gpus}), report
 
 
-def _add(tool: _Tool, rank: int, table: RowTable) -> list[str]:
+def _add(tool: Tool, rank: int, table: RowTable) -> list[str]:
     """Add one process; returns the names of its GPUs."""
     agents = [agent for agent in tool.agents if agent.type == _GPU]
     device = {agent.id.handle: at for at, agent in enumerate(agents)}
     symbols = {s.kernel_id: s.formatted_kernel_name or s.kernel_name for s in tool.kernel_symbols}
     records = tool.buffer_records
-    infos = [r.dispatch_info or _Info() for r in records.kernel_dispatch]
+    infos = [r.dispatch_info or Info() for r in records.kernel_dispatch]
     _extend(
         table,
         Kind.KERNEL,
@@ -144,7 +79,7 @@ def _add(tool: _Tool, rank: int, table: RowTable) -> list[str]:
     return [agent.product_name or agent.name for agent in agents]
 
 
-def _extend(table: RowTable, kind: Kind, records: list[_Record], rank: int, **columns: Any) -> None:
+def _extend(table: RowTable, kind: Kind, records: list[Record], rank: int, **columns: Any) -> None:
     table.extend(
         kind,
         start=[r.start_timestamp for r in records],
@@ -156,7 +91,7 @@ def _extend(table: RowTable, kind: Kind, records: list[_Record], rank: int, **co
     )
 
 
-def _operations(tool: _Tool, records: list[_Record]) -> list[str]:
+def _operations(tool: Tool, records: list[Record]) -> list[str]:
     tables = [entry.operations for entry in tool.strings.buffer_records]
 
     def name(kind: int, operation: int) -> str:
