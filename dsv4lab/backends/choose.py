@@ -20,6 +20,7 @@ def backend_ops(device: str, name: str | None = None) -> Any:
     """The ops of backend ``name`` for ``device`` (``cpu`` or ``cuda``, as torch calls AMD GPUs too).
 
     ``None``: torch on the CPU; on a GPU aiter where it is importable on ROCm, else Triton. The choice is logged once.
+    In a process with ``TRITON_INTERPRET=1`` the Triton kernels serve the CPU too, slowly: to check them.
     An explicit name is never replaced by another: :class:`UnavailableError` says what is missing,
     :class:`UsageError` lists the names.
     """
@@ -31,7 +32,8 @@ def _ops(device: str, name: str | None) -> Any:
     chosen = name or default_backend(device)
     if chosen not in BACKENDS:
         raise UsageError(f"backend {chosen!r} is not one of {', '.join(BACKENDS)}")
-    if (chosen == "torch") != (device == "cpu"):
+    interpreted = chosen == "triton" and device == "cpu" and _interpreted()
+    if (chosen == "torch") != (device == "cpu") and not interpreted:
         takes = "torch" if device == "cpu" else "triton or aiter"
         raise UnavailableError(f"backend {chosen} does not serve device {device}: it takes {takes}")
     _log.info("backend %s for device %s (%s)", chosen, device, "asked for" if name else "chosen by capability")
@@ -39,7 +41,7 @@ def _ops(device: str, name: str | None) -> Any:
         from dsv4lab.backends.torch_ops import TORCH_OPS
 
         return TORCH_OPS
-    if not torch.cuda.is_available():
+    if not interpreted and not torch.cuda.is_available():
         raise UnavailableError(f"backend {chosen} takes a GPU, and torch sees none")
     if chosen == "triton":
         from dsv4lab.backends.triton_ops import triton_ops
@@ -48,6 +50,14 @@ def _ops(device: str, name: str | None) -> Any:
     from dsv4lab.backends.aiter.ops import aiter_ops
 
     return aiter_ops()
+
+
+def _interpreted() -> bool:
+    if importlib.util.find_spec("triton") is None:
+        return False
+    from dsv4_kernels.testing.interpreter import active
+
+    return active()
 
 
 def default_backend(device: str) -> str:

@@ -13,6 +13,7 @@ from dsv4lab.env import MAX_QUEUES
 PAGE_TOKENS = 256
 MAX_HW_QUEUES = MAX_QUEUES
 DTYPES = ("float32", "bfloat16")
+BACKENDS = ("auto", "torch", "triton", "aiter")
 QUEUE_POLICIES = ("round_robin", "refcount")
 STREAM_KINDS = ("queue", "serial")
 KV_CACHE_DTYPES = ("auto", "float32", "bf16", "fp8")
@@ -39,6 +40,8 @@ class EngineConfig:
     model: str
     """Preset name or checkpoint directory."""
     device: str = "cpu"
+    backend: str = "auto"
+    """What runs the ops: torch on the CPU, triton or aiter on GPUs; auto is the best that the machine has."""
     dtype: str = "float32"
     seed: int = 0
     """Seed of synthetic weights; also the default of sampling seeds."""
@@ -94,6 +97,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         checks.text(_SOURCE, "model", self.model, "a preset name or a checkpoint directory")
         checks.text(_SOURCE, "device", self.device, "cpu, cuda, cuda:N, hip or hip:N", _DEVICE)
+        checks.choice(_SOURCE, "backend", self.backend, BACKENDS)
         checks.choice(_SOURCE, "dtype", self.dtype, DTYPES)
         checks.integer(_SOURCE, "seed", self.seed, 0, 2**63 - 1)
         _check_plan(self.plan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,6 +51,8 @@ class ForwardResult:
     record: RunRecord
     selection: torch.Tensor | None = None
     """int32 ``[tokens, topk]``: entries that the watched indexer chose; see :meth:`Runner.watch_selection`."""
+    others: Mapping[int, RunRecord] = field(default_factory=dict)
+    """The same forward on other ranks of the attention group."""
 
 
 def place_of(config: EngineConfig) -> Placement:
@@ -234,7 +236,12 @@ class Runner:
 
     def _run(self, items: Sequence[BatchItem], mode: Mode, *, all_rows: bool, wide_items: int = 0) -> ForwardResult:
         with torch.inference_mode():
-            return self.launch(self.prepare(items, mode, all_rows=all_rows, wide_items=wide_items))
+            shape = self.prepare(items, mode, all_rows=all_rows, wide_items=wide_items)
+            self._announce(items, mode, all_rows=all_rows, wide_items=wide_items)
+            return self.launch(shape)
+
+    def _announce(self, items: Sequence[BatchItem], mode: Mode, *, all_rows: bool, wide_items: int) -> None:
+        """These items have been checked, and run next: whoever leads other ranks tells them."""
 
     def _list(self, b: OpListBuilder) -> list[Op]:
         return (

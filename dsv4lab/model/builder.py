@@ -12,6 +12,7 @@ from dsv4lab.backends.base import Ops
 from dsv4lab.config.model import ModelConfig
 from dsv4lab.errors import EngineError
 from dsv4lab.kv.metadata import StepMetadata
+from dsv4lab.kv.packed import on_device
 from dsv4lab.kv.pool import KvPool
 from dsv4lab.model.rope import RopeFrequencies
 from dsv4lab.overlap.arena import Arena
@@ -20,11 +21,12 @@ from dsv4lab.parallel.groups import ALONE, Parallel
 
 
 class StepInputs:
-    """The metadata of the forward that is about to run: set before a replay, read by the ops inside it."""
+    """Metadata of the forward that is about to run, on ``device``: set before a replay, read by the ops inside it."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._meta: StepMetadata | None = None
-        self.output_rows: torch.Tensor = torch.empty(0, dtype=torch.int64)
+        self.output_rows: torch.Tensor = torch.empty(0, dtype=torch.int64, device=device)
 
     @property
     def meta(self) -> StepMetadata:
@@ -34,9 +36,9 @@ class StepInputs:
         return self._meta
 
     def set(self, meta: StepMetadata, output_rows: torch.Tensor) -> None:
-        """Take over ``meta`` and the flat rows whose logits are wanted (int64)."""
-        self._meta = meta
-        self.output_rows = output_rows
+        """Take over ``meta`` and the flat rows whose logits are wanted (int64), both made on the CPU."""
+        self._meta = on_device(meta, self._device)
+        self.output_rows = output_rows.to(self._device)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dsv4lab.backends.torch_ops import TORCH_OPS
+import torch
+
+from dsv4lab.backends.base import Ops
 from dsv4lab.config.model import ModelConfig
 from dsv4lab.kv.pool import KvPool
 from dsv4lab.model.builder import OpListBuilder, Shape, StepInputs
@@ -20,6 +22,16 @@ from dsv4lab.parallel.order import check_order
 
 MAX_SHAPES = 128
 MAX_PLANS = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placement:
+    """Where a model runs: the backend's ops, their device, and the dtype of activations and plain KV rows."""
+
+    ops: Ops
+    device: torch.device
+    dtype: torch.dtype
+
 
 Lister = Callable[[OpListBuilder], list[Op]]
 
@@ -37,21 +49,22 @@ class Programs:
     """
 
     def __init__(
-        self, model: ModelConfig, arena: Arena, pool: KvPool, lister: Lister, parallel: Parallel = ALONE
+        self, model: ModelConfig, ops: Ops, arena: Arena, pool: KvPool, lister: Lister, parallel: Parallel = ALONE
     ) -> None:
-        self.inputs = StepInputs()
+        self.inputs = StepInputs(arena.device)
         self.arena = arena
         self._model = model
+        self._ops = ops
         self._pool = pool
         self._lister = lister
         self._parallel = parallel
-        self._frequencies = RopeFrequencies(model)
+        self._frequencies = RopeFrequencies(model, arena.device)
         self._entries: OrderedDict[Shape, _Entry] = OrderedDict()
 
     def builder(self, shape: Shape) -> OpListBuilder:
         """An empty builder of this shape: the way to the buffers that its ops bind."""
         return OpListBuilder(
-            self._model, TORCH_OPS, self.arena, self._pool, self.inputs, self._frequencies, shape, self._parallel
+            self._model, self._ops, self.arena, self._pool, self.inputs, self._frequencies, shape, self._parallel
         )
 
     def ops(self, shape: Shape) -> list[Op]:

@@ -19,10 +19,10 @@ COMPRESS_TABLE = "rope.compress"
 class RopeFrequencies:
     """Angular frequencies ``float64 [rope_dim / 2]`` of both tables."""
 
-    def __init__(self, config: ModelConfig) -> None:
-        self.main = rope_frequencies(config.qk_rope_head_dim, config.rope_theta)
+    def __init__(self, config: ModelConfig, device: torch.device | str = "cpu") -> None:
+        self.main = rope_frequencies(config.qk_rope_head_dim, config.rope_theta).to(device)
         yarn = config.yarn
-        self.compress = (
+        compress = (
             rope_frequencies(config.qk_rope_head_dim, config.compress_rope_theta)
             if yarn is None
             else rope_frequencies(
@@ -34,6 +34,7 @@ class RopeFrequencies:
                 original_max_position=yarn.original_max_position,
             )
         )
+        self.compress = compress.to(device)
 
 
 def table_of(kind: LayerKind) -> str:

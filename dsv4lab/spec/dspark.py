@@ -15,7 +15,7 @@ from dsv4lab.kv.pool import KvPool
 from dsv4lab.model.builder import Shape
 from dsv4lab.model.draft_weights import DsparkWeights
 from dsv4lab.model.dspark import list_block_forward, list_injection
-from dsv4lab.model.programs import Programs
+from dsv4lab.model.programs import Placement, Programs
 from dsv4lab.model.tap import TAPS
 from dsv4lab.model.transformer import logits_view
 from dsv4lab.overlap.arena import Arena
@@ -39,19 +39,23 @@ class DsparkDrafter:
         drafts: int,
         capacity: int,
         replay: Replay,
-        dtype: torch.dtype = torch.float32,
+        place: Placement,
         parallel: Parallel = ALONE,
     ) -> None:
         self._drafts = drafts
         self._dspark = dspark
         self._weights = weights
         self._geometry = draft_geometry(geometry, config)
-        self.pool = KvPool(self._geometry, dtype)
-        self._arena = Arena(max(capacity, (geometry.slots - 1) * dspark.block_size))
+        self.pool = KvPool(self._geometry, place.dtype, place.device)
+        self._arena = Arena(max(capacity, (geometry.slots - 1) * dspark.block_size), place.device)
         self._replay = replay
         taps = len(dspark.target_layer_ids)
-        self._injection = Programs(config, self._arena, self.pool, lambda b: list_injection(b, weights, taps), parallel)
-        self._block = Programs(config, self._arena, self.pool, lambda b: list_block_forward(b, weights), parallel)
+        self._injection = Programs(
+            config, place.ops, self._arena, self.pool, lambda b: list_injection(b, weights, taps), parallel
+        )
+        self._block = Programs(
+            config, place.ops, self._arena, self.pool, lambda b: list_block_forward(b, weights), parallel
+        )
 
     @property
     def drafts(self) -> int:

@@ -15,7 +15,7 @@ from dsv4lab.model.builder import Shape
 from dsv4lab.model.draft_weights import MtpWeights
 from dsv4lab.model.hyper_connection import STREAMS
 from dsv4lab.model.mtp import hidden_view, list_mtp_forward
-from dsv4lab.model.programs import Programs
+from dsv4lab.model.programs import Placement, Programs
 from dsv4lab.model.transformer import logits_view
 from dsv4lab.overlap.arena import Arena
 from dsv4lab.parallel.groups import ALONE, Parallel
@@ -37,15 +37,17 @@ class MtpDrafter:
         drafts: int,
         capacity: int,
         replay: Replay,
-        dtype: torch.dtype = torch.float32,
+        place: Placement,
         parallel: Parallel = ALONE,
     ) -> None:
         self._drafts = drafts
         self._geometry = draft_geometry(geometry, config)
-        self.pool = KvPool(self._geometry, dtype)
-        self._arena = Arena(capacity)
+        self.pool = KvPool(self._geometry, place.dtype, place.device)
+        self._arena = Arena(capacity, place.device)
         self._replay = replay
-        self._programs = Programs(config, self._arena, self.pool, lambda b: list_mtp_forward(b, weights), parallel)
+        self._programs = Programs(
+            config, place.ops, self._arena, self.pool, lambda b: list_mtp_forward(b, weights), parallel
+        )
         self._last: dict[int, tuple[np.ndarray, torch.Tensor]] = {}
 
     @property
