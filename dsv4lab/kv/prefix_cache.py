@@ -68,6 +68,8 @@ def chained(parent: bytes, tokens: tuple[int, ...]) -> bytes:
 class PrefixCache:
     """Least recently used first out, within ``max_pages`` (None: the pool's) and ``max_bytes`` of snapshots.
 
+    A page is used by every hit that goes through it, a snapshot by hits that end at it.
+
     ``save(slot, length)`` takes the snapshot of a slot whose request has ``length`` tokens in the pool, or a few more.
     """
 
@@ -78,8 +80,8 @@ class PrefixCache:
     digest: Digest = chained
     stats: CacheStats = field(default_factory=CacheStats)
     _nodes: OrderedDict[bytes, _Node] = field(default_factory=OrderedDict)  # least recently used first
+    _ends: OrderedDict[bytes, _Node] = field(default_factory=OrderedDict)  # those with a snapshot, in their own order
     _bytes: int = 0
-    _snapshots: int = 0
     _freed: list[int] = field(default_factory=list)
 
     @property
@@ -90,7 +92,7 @@ class PrefixCache:
     @property
     def snapshots(self) -> int:
         """Snapshots held."""
-        return self._snapshots
+        return len(self._ends)
 
     @property
     def snapshot_bytes(self) -> int:
@@ -113,7 +115,9 @@ class PrefixCache:
         if hit is not None:
             self.stats.hits += 1
             self.stats.tokens_saved += hit.length
-            self._touch(list(self._path(tokens[: hit.length])))
+            path = list(self._path(tokens[: hit.length]))
+            self._touch(path)
+            self._ends.move_to_end(path[-1].digest)
 
     def keep(self, tokens: Sequence[int], lease: Lease) -> None:
         """Keep the pages of the first ``tokens`` tokens, whole pages, of ``lease``, and a snapshot of its slot.
@@ -160,7 +164,7 @@ class PrefixCache:
             if children != node.children or orphan:
                 raise PoolError(f"page {node.page} of the prefix cache has {children} children or no parent")
         held = [node.snapshot.nbytes for node in self._nodes.values() if node.snapshot is not None]
-        if (sum(held), len(held)) != (self._bytes, self._snapshots):
+        if (sum(held), len(held)) != (self._bytes, len(self._ends)):
             raise PoolError(f"the prefix cache counts {self._bytes} bytes of snapshots, it has {sum(held)}")
 
     @property
@@ -195,17 +199,17 @@ class PrefixCache:
 
     def _attach(self, node: _Node, snapshot: Snapshot) -> None:
         node.snapshot = snapshot
+        self._ends[node.digest] = node
         self._bytes += snapshot.nbytes
-        self._snapshots += 1
         while self._bytes > self.max_bytes:
-            oldest = next(n for n in self._nodes.values() if n.snapshot is not None)
+            oldest = next(iter(self._ends.values()))
             self._detach(oldest)
             self._prune(oldest)
 
     def _detach(self, node: _Node) -> None:
         if node.snapshot is not None:
             self._bytes -= node.snapshot.nbytes
-            self._snapshots -= 1
+            del self._ends[node.digest]
             self.stats.evicted_snapshots += 1
             node.snapshot = None
 
