@@ -69,12 +69,22 @@ def changes_of(args: argparse.Namespace) -> dict[str, float]:
     return out
 
 
-def machine_of(args: argparse.Namespace, changes: dict[str, float] | None = None) -> Machine:
+def machine_of(args: argparse.Namespace) -> Machine:
     """The machine that the arguments name; one queue count."""
     from dsv4lab.queues.costs import machine
 
     queues = None if args.hw_queues is None else single("--hw-queues", args.hw_queues)
-    return machine(args.device, args.runtime, queues, {**changes_of(args), **(changes or {})}, **rules_of(args))
+    return machine(args.device, args.runtime, queues, changes_of(args), **rules_of(args))
+
+
+def machines_of(args: argparse.Namespace) -> list[Machine]:
+    """Every runtime of ``--runtime`` with every count of ``--hw-queues``."""
+    from dsv4lab.queues.costs import machine
+    from dsv4lab.queues.devices import device
+
+    runtimes = (args.runtime or device(args.device).runtime).split(",")
+    counts = args.hw_queues or (None,)
+    return [machine(args.device, name, n, changes_of(args), **rules_of(args)) for name in runtimes for n in counts]
 
 
 def rules_of(args: argparse.Namespace) -> dict[str, Any]:

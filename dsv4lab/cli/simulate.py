@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsv4lab.cli.base import Command
+from dsv4lab.cli.leans_text import print_leans
 from dsv4lab.cli.machine_args import (
     add_machine_arguments,
     amount,
     changes_of,
     machine_of,
+    machines_of,
     plans_of,
     rules_of,
     single,
@@ -26,9 +29,12 @@ if TYPE_CHECKING:
     from dsv4lab.overlap.plan import OverlapPlan
     from dsv4lab.predict.roofline import Scenario
     from dsv4lab.predict.sensitivity import Lean
+    from dsv4lab.predict.sweep import SweepPoint
+    from dsv4lab.queues.costs import Machine
     from dsv4lab.queues.simulate import Simulated
 
 SHORT_LAYERS = 8
+SHOWN_LANES = 8
 
 
 class SimulateCommand(Command):
@@ -110,34 +116,29 @@ def _step(args: argparse.Namespace) -> int:
     on = machine_of(args)
     run = run_scenario(scenario, plans[0], on, options)
     base = run if plans[0] == OFF else run_scenario(scenario, OFF, on, options)
-    leans = [] if args.no_sensitivity or plans[0] == OFF else _leans(args, scenario, plans[0], options)
+    leans = None if args.no_sensitivity or plans[0] == OFF else _leans(on, scenario, plans[0], options)
     return _show(args, run, base, leans)
 
 
-def _leans(args: argparse.Namespace, scenario: Scenario, plan: OverlapPlan, options: Any) -> list[Lean]:
+def _leans(on: Machine, scenario: Scenario, plan: OverlapPlan, options: Any) -> list[Lean]:
     """On the first layers only: the answer is about signs and scales with depth."""
     from dataclasses import replace
 
     from dsv4lab.overlap.plan import OFF
-    from dsv4lab.predict.roofline import ASSUMED
     from dsv4lab.predict.scenarios import run_scenario
     from dsv4lab.predict.sensitivity import sensitivity
-    from dsv4lab.queues.values import assumed
+    from dsv4lab.queues.costs import doubtful, with_values
 
     short = replace(
         scenario, model=replace(scenario.model, compress_ratios=scenario.model.compress_ratios[:SHORT_LAYERS])
     )
 
     def gain(changes: dict[str, float]) -> float:
-        at = replace(short, reuse=min(1.0, changes.get("draft_reuse", short.reuse)))
-        on = machine_of(args, {k: v for k, v in changes.items() if k != "draft_reuse"})
-        off = run_scenario(at, OFF, on, options)
-        return 1.0 - run_scenario(at, plan, on, options).wall_ns / off.wall_ns
+        at = with_values(on, changes)
+        off = run_scenario(short, OFF, at, options)
+        return 1.0 - run_scenario(short, plan, at, options).wall_ns / off.wall_ns
 
-    values = dict(machine_of(args).values)
-    if scenario.speculative != "none":
-        values["draft_reuse"] = assumed(scenario.reuse, "", ASSUMED["draft_reuse"])
-    return sensitivity(gain, values)
+    return sensitivity(gain, doubtful(on))
 
 
 def _program(args: argparse.Namespace) -> int:
@@ -150,10 +151,10 @@ def _program(args: argparse.Namespace) -> int:
         raise UsageError(f"--program {args.program}: {error}") from None
     on = machine_of(args)
     run = simulate(workload_from_json(data, on), on, torch=data.get("process") == "torch")
-    return _show(args, run, None, [])
+    return _show(args, run, None, None)
 
 
-def _show(args: argparse.Namespace, run: Simulated, base: Simulated | None, leans: list[Lean]) -> int:
+def _show(args: argparse.Namespace, run: Simulated, base: Simulated | None, leans: list[Lean] | None) -> int:
     from dsv4lab.predict.report import leans_json, simulated_json
     from dsv4lab.trace.export import export_kineto
 
@@ -164,7 +165,7 @@ def _show(args: argparse.Namespace, run: Simulated, base: Simulated | None, lean
         **simulated_json(run, timeline),
         "baseline_wall_ns": None if base is None else base.wall_ns,
         "gain": None if base is None or not base.wall_ns else 1.0 - run.wall_ns / base.wall_ns,
-        "sensitivity": leans_json(leans),
+        "sensitivity": None if leans is None else leans_json(leans),
         "out": None if args.out is None else str(args.out),
     }
     if args.json:
@@ -176,25 +177,28 @@ def _show(args: argparse.Namespace, run: Simulated, base: Simulated | None, lean
 
 def _print(found: dict[str, Any]) -> None:
     out = console()
-    gain = "" if found["gain"] is None else f", {found['gain']:+.1%} of the time of plan off saved"
     out.print(
         f"[lab.title]{found['device']} {found['runtime']}[/], plan {found['plan']}, {found['hw_queues']} queues: "
-        f"{found['wall_ns'] / 1e3:,.1f} us{gain}\n"
+        f"{found['wall_ns'] / 1e3:,.1f} us"
     )
+    if found["gain"] is not None:
+        word = "less" if found["gain"] >= 0 else "more"
+        out.print(
+            f"{abs(found['gain']):.1%} {word} than plan off, which takes {found['baseline_wall_ns'] / 1e3:,.1f} us"
+        )
+    out.print()
     rows = [
         [s["stream"], s["role"], f"{s['busy_ns'] / 1e3:,.1f}", f"{s['hidden_ns'] / 1e3:,.1f}"] for s in found["streams"]
     ]
     table(["stream", "role", "busy us", "hidden us"], rows, left=2)
-    table(["lane", "queue", "packets"], [[x["lane"], x["queue"], str(x["packets"])] for x in found["lanes"]], left=2)
-    if found["sensitivity"]:
-        leans = [[x["name"], f"{x['value']:g} {x['unit']}", _flip_text(x), x["source"]] for x in found["sensitivity"]]
-        table(["leans on (assumed)", "value", "flips at", "because"], leans, left=1)
+    lanes = [[x["lane"], x["queue"], str(x["packets"])] for x in found["lanes"]]
+    table(["lane", "queue", "packets"], lanes[:SHOWN_LANES], left=2)
+    if len(lanes) > SHOWN_LANES:
+        out.print(f"and {len(lanes) - SHOWN_LANES} more lanes, see --json\n")
+    if found["sensitivity"] is not None:
+        print_leans(found["sensitivity"])
     for line in found["notes"]:
-        out.print(line)
-
-
-def _flip_text(row: dict[str, Any]) -> str:
-    return "no" if row["flips_at"] is None else f"{row['flips_at']:.3g}"
+        out.print("\n".join(textwrap.wrap(line, 80)))
 
 
 def _sweep(args: argparse.Namespace) -> int:
@@ -223,16 +227,17 @@ def _sweep(args: argparse.Namespace) -> int:
     )
     levels = sorted({p.concurrency_level for p in points})
     best = [min((p for p in points if p.concurrency_level == level), key=lambda p: p.tpot_ms) for level in levels]
-    found = {
+    found: dict[str, Any] = {
         "simulated": True,
         "rows": [p.to_json() for p in points],
         "best": [p.to_json() for p in best],
-        "assumed": rows(device(args.device).values, ("assumed",)),
+        "assumed": rows(machines_of(args)[0].values, ("assumed",)),
+        "sensitivity": None if args.no_sensitivity else _sweep_leans(args, points, names[0]),
     }
     if args.json:
         emit_json(found)
         return 0
-    columns = ["runtime", "plan", "queues", "concurrency", "step us", "TPOT ms", "vs off"]
+    columns = ["runtime", "plan", "queues", "level", "step us", "TPOT ms", "vs off"]
     cells = [
         [
             p.runtime,
@@ -246,5 +251,24 @@ def _sweep(args: argparse.Namespace) -> int:
         for p in points
     ]
     table(columns, cells, left=2)
+    if found["sensitivity"] is not None:
+        print_leans(found["sensitivity"])
     console().print("simulated, not measured")
     return 0
+
+
+def _sweep_leans(args: argparse.Namespace, points: list[SweepPoint], runtime: str) -> list[dict[str, Any]] | None:
+    """Of the best plan that moves anything, at the first level on the first runtime."""
+    from dsv4lab.predict.report import leans_json
+    from dsv4lab.predict.scenarios import Options
+    from dsv4lab.queues.costs import machine
+
+    level = args.concurrency[0]
+    tried = [p for p in points if (p.concurrency_level, p.runtime) == (level, runtime) and p.plan != "off"]
+    if not tried:
+        return None
+    best = min(tried, key=lambda p: p.tpot_ms)
+    plan = next(p for p in plans_of(args.plan) if p.name == best.plan)
+    on = machine(args.device, runtime, best.hw_queues, changes_of(args), **rules_of(args))
+    options = Options(eager=args.eager, skew_us=args.skew_us)
+    return leans_json(_leans(on, _scenario(args, level), plan, options))

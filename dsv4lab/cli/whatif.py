@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dsv4lab.cli.base import Command
-from dsv4lab.cli.machine_args import add_machine_arguments, changes_of, plans_of, rules_of
+from dsv4lab.cli.leans_text import print_leans
+from dsv4lab.cli.machine_args import add_machine_arguments, machines_of, plans_of
 from dsv4lab.cli.output import console, emit_json, table
 from dsv4lab.cli.trace_load import add_load_options, exit_code, load, show_warnings
 from dsv4lab.errors import UsageError
+
+if TYPE_CHECKING:
+    from dsv4lab.predict.whatif import Answer, Baseline
 
 
 class WhatifCommand(Command):
@@ -39,6 +45,9 @@ class WhatifCommand(Command):
             "--tokens", type=int, default=1, metavar="N", help="tokens of a forward, for rules with a range"
         )
         parser.add_argument("--eager", action="store_true", help="ops are launched one by one, not as a captured graph")
+        parser.add_argument(
+            "--out", type=Path, metavar="FILE", help="write the predicted timeline as a Kineto trace (one prediction)"
+        )
         add_machine_arguments(parser, "mi355x")
 
     def run(self, args: argparse.Namespace) -> int:
@@ -47,19 +56,23 @@ class WhatifCommand(Command):
 
         trace = load(args.file, args)
         base = baseline_of(trace, args.rank)
-        rows = _predictions(args, base)
-        recognised = sorted({op for op in base.ops if op})
+        answers = _answers(args, base)
+        if args.out is not None:
+            _write(args, answers)
         warnings = [*trace.warnings, *base.warnings]
-        if not any(row["moved_ops"] for row in rows):
+        if not any(answer.moved_ops for answer in answers):
             warnings.append("no kernel of this trace is moved by the plan: name some with --move PATTERN=STREAM")
         found = {
             "simulated": True,
             "baseline_wall_ns": round(base.wall_us * 1e3),
             "kernels": len(base.workload),
             "gap_us": base.gap_us,
-            "recognised": recognised,
-            "rows": rows,
+            "recognised": sorted({op for op in base.ops if op}),
+            "recognised_share": sum(1 for op in base.ops if op) / len(base.ops),
+            "rows": [_row(answer) for answer in answers],
             "sensitivity": _leans(args, base),
+            "notes": sorted({note for answer in answers for note in answer.run.layout.notes if answer.moved_ops}),
+            "out": None if args.out is None else str(args.out),
             "warnings": warnings,
         }
         if args.json:
@@ -70,51 +83,43 @@ class WhatifCommand(Command):
         return exit_code(trace, args.file)
 
 
-def _predictions(args: argparse.Namespace, base: Any) -> list[dict[str, Any]]:
+def _answers(args: argparse.Namespace, base: Baseline) -> list[Answer]:
+    """Every machine with every plan."""
     from dsv4lab.predict.whatif import ask
-    from dsv4lab.queues.costs import machine
-    from dsv4lab.queues.devices import device
 
     moves = dict(_move(text) for text in args.move)
-    runtimes = (args.runtime or device(args.device).runtime).split(",")
-    rows = []
-    for name in runtimes:
-        for queues in args.hw_queues or (None,):
-            on = machine(args.device, name, queues, changes_of(args), **rules_of(args))
-            for plan in plans_of(args.plan):
-                answer = ask(base, plan, on, tokens=args.tokens, move=moves, join=args.join, graphs=not args.eager)
-                busy = answer.run.timeline().stream_busy()
-                rows.append(
-                    {
-                        "plan": plan.name,
-                        "runtime": name,
-                        "hw_queues": on.hw_queues,
-                        "moved_ops": answer.moved_ops,
-                        "predicted_wall_ns": round(answer.predicted_us * 1e3),
-                        "gain": answer.gain,
-                        "residual": answer.residual,
-                        "concurrency": busy.concurrency,
-                        "hidden_ns": busy.hidden_ns,
-                    }
-                )
-    return rows
+    return [
+        ask(base, plan, on, tokens=args.tokens, move=moves, join=args.join, graphs=not args.eager)
+        for on in machines_of(args)
+        for plan in plans_of(args.plan)
+    ]
 
 
-def _leans(args: argparse.Namespace, base: Any) -> list[dict[str, Any]]:
-    """For the first runtime and queue count, and the first plan that is not ``off``."""
-    from dsv4lab.overlap.plan import OFF
+def _row(answer: Answer) -> dict[str, Any]:
+    busy = answer.run.timeline().stream_busy()
+    return {
+        "plan": answer.plan,
+        "runtime": answer.run.machine.runtime.name,
+        "hw_queues": answer.hw_queues,
+        "moved_ops": answer.moved_ops,
+        "predicted_wall_ns": round(answer.predicted_us * 1e3),
+        "gain": answer.gain,
+        "residual": answer.residual,
+        "concurrency": busy.concurrency,
+        "hidden_ns": busy.hidden_ns,
+    }
+
+
+def _leans(args: argparse.Namespace, base: Baseline) -> list[dict[str, Any]] | None:
+    """For the first machine, and the first plan that moves anything."""
     from dsv4lab.predict.report import leans_json
     from dsv4lab.predict.whatif import leans
-    from dsv4lab.queues.costs import machine
-    from dsv4lab.queues.devices import device
 
-    plan = next((p for p in plans_of(args.plan) if p != OFF), None)
-    if plan is None:
-        return []
-    name = (args.runtime or device(args.device).runtime).split(",")[0]
-    first = args.hw_queues[0] if args.hw_queues else None
-    on = machine(args.device, name, first, changes_of(args), **rules_of(args))
     moves = dict(_move(text) for text in args.move)
+    plan = next((p for p in plans_of(args.plan) if p.rules or moves), None)
+    if plan is None:
+        return None
+    on = machines_of(args)[0]
     return leans_json(leans(base, plan, on, tokens=args.tokens, move=moves, join=args.join, graphs=not args.eager))
 
 
@@ -125,12 +130,22 @@ def _move(text: str) -> tuple[str, str]:
     return pattern, stream
 
 
+def _write(args: argparse.Namespace, answers: list[Answer]) -> None:
+    from dsv4lab.trace.export import export_kineto
+
+    if len(answers) != 1:
+        raise UsageError(f"--out: it takes one prediction, these are {len(answers)}: name one plan, runtime and count")
+    export_kineto(answers[0].run.timeline(), args.out)
+
+
 def _print(found: dict[str, Any]) -> None:
-    console().print(
-        f"[lab.title]{found['kernels']} kernels[/] in {found['baseline_wall_ns'] / 1e3:,.1f} us; recognised: "
-        f"{', '.join(found['recognised']) or 'none'}\n"
+    out = console()
+    out.print(
+        f"[lab.title]{found['kernels']:,} kernels[/] in {found['baseline_wall_ns'] / 1e3:,.1f} us; "
+        f"{found['recognised_share']:.0%} recognised:"
     )
-    columns = ["plan", "runtime", "queues", "moved", "predicted us", "saved", "residual"]
+    out.print("\n".join(textwrap.wrap(", ".join(found["recognised"]) or "none", 80)) + "\n")
+    columns = ["plan", "runtime", "queues", "moved", "predicted us", "saved us", "saved"]
     cells = [
         [
             row["plan"],
@@ -138,10 +153,15 @@ def _print(found: dict[str, Any]) -> None:
             str(row["hw_queues"]),
             str(row["moved_ops"]),
             f"{row['predicted_wall_ns'] / 1e3:,.1f}",
-            f"{row['gain']:+.1%}",
-            f"{row['residual']:+.1%}",
+            f"{(found['baseline_wall_ns'] - row['predicted_wall_ns']) / 1e3:,.1f}",
+            f"{round(row['gain'], 3) + 0.0:+.1%}",
         ]
         for row in found["rows"]
     ]
     table(columns, cells, left=2)
-    console().print("simulated, not measured; residual: simulated baseline against the measured one")
+    if found["sensitivity"] is not None:
+        print_leans(found["sensitivity"])
+    worst = max((row["residual"] for row in found["rows"]), key=abs)
+    notes = [*found["notes"], f"simulated, not measured; the baseline's own simulation is off by {worst:+.1%}"]
+    for text in notes:
+        out.print("\n".join(textwrap.wrap(text, 80)))

@@ -1,28 +1,31 @@
 """A probe of the CPU device: what a handoff between two queue threads costs, and how far two of them slow each other.
 
-Numpy and threads only, as the CPU device's queues are threads that wait on locks.
+Numpy and threads only, as the CPU device's queues are threads that wait on locks. Two threads each read arrays that no
+cache holds, as products of one token read their weights; alone and together take turns, so that whatever else the
+machine does meets both, and the least disturbed quarter counts.
 """
 
 from __future__ import annotations
 
-import statistics
 import threading
 import time
 from _thread import allocate_lock
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-WEIGHTS_MIB = 16
+CHUNK = 1 << 21
+"""Numbers (float32) of one reading: 8 MiB, about a product of the demo model."""
+
+CHUNKS = 10
+"""Arrays that a thread goes through, so that each reading comes from memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuProbe:
     """``handoff_us``: from a released lock to the thread that waited for it. ``slowdown``: time of a memory-bound
-    product beside another one, over its time alone (1 to 2).
+    reading beside another one, over its time alone (1 to 2).
     """
 
     handoff_us: float
@@ -30,12 +33,17 @@ class CpuProbe:
 
 
 def probe_cpu(repeats: int = 15) -> CpuProbe:
-    """Measure this machine; about half a second."""
+    """Measure this machine; about a second, and 160 MiB."""
     return CpuProbe(handoff_us(40 * repeats), corun_slowdown(repeats))
 
 
+def low(times: list[float]) -> float:
+    """The lower quartile: what a time is when nothing else gets in its way."""
+    return float(np.quantile(times, 0.25))
+
+
 def handoff_us(turns: int = 400) -> float:
-    """Median of one way of a ping-pong between two threads, in microseconds."""
+    """One way of a ping-pong between two threads, in microseconds."""
     ping, pong = allocate_lock(), allocate_lock()
     ping.acquire()
     pong.acquire()
@@ -54,38 +62,40 @@ def handoff_us(turns: int = 400) -> float:
         pong.acquire()
         times.append((time.perf_counter_ns() - begun) / 2e3)
     thread.join()
-    return statistics.median(times)
+    return low(times)
 
 
 def corun_slowdown(repeats: int = 15) -> float:
-    """Median time of a product while another thread does the same, over its median alone."""
-    rows = WEIGHTS_MIB * (1 << 20) // 4 // 2048
-    weights = [np.ones((rows, 2048), np.float32) for _ in range(2)]
-    vector = np.ones(2048, np.float32)
-
-    def work(which: int) -> Callable[[], None]:
-        return partial(_product, weights[which], vector, np.empty(rows, np.float32))
-
-    alone = statistics.median(_timed(work(0)) for _ in range(repeats))
-    stop = threading.Event()
-    other = threading.Thread(target=_busy, args=(work(1), stop), daemon=True)
-    other.start()
-    together = statistics.median(_timed(work(0)) for _ in range(repeats))
+    """Time of a reading while another thread does the same, over its time alone."""
+    own, other = ([np.ones(CHUNK, np.float32) for _ in range(CHUNKS)] for _ in range(2))
+    go, stop = threading.Event(), threading.Event()
+    thread = threading.Thread(target=_read_while, args=(other, go, stop), daemon=True)
+    thread.start()
+    alone: list[float] = []
+    together: list[float] = []
+    for _ in range(repeats):
+        go.clear()
+        alone += _timed(own)
+        go.set()
+        together += _timed(own)
     stop.set()
-    other.join()
-    return min(2.0, max(1.0, together / alone))
+    go.set()
+    thread.join()
+    return min(2.0, max(1.0, low(together) / low(alone)))
 
 
-def _product(weights: NDArray[np.float32], vector: NDArray[np.float32], out: NDArray[np.float32]) -> None:
-    np.dot(weights, vector, out=out)
-
-
-def _busy(work: Callable[[], None], stop: threading.Event) -> None:
+def _read_while(arrays: list[NDArray[np.float32]], go: threading.Event, stop: threading.Event) -> None:
+    at = 0
     while not stop.is_set():
-        work()
+        go.wait()
+        arrays[at % CHUNKS].max()
+        at += 1
 
 
-def _timed(work: Callable[[], None]) -> float:
-    begun = time.perf_counter_ns()
-    work()
-    return float(time.perf_counter_ns() - begun)
+def _timed(arrays: list[NDArray[np.float32]]) -> list[float]:
+    times = []
+    for array in arrays:
+        begun = time.perf_counter_ns()
+        array.max()
+        times.append(float(time.perf_counter_ns() - begun))
+    return times[1:]

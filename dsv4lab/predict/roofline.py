@@ -13,9 +13,6 @@ from dsv4lab.predict.oplist import Kernel, ListedOp, workload_of
 from dsv4lab.queues.costs import Machine
 from dsv4lab.queues.workload import Workload
 
-ASSUMED = {"draft_reuse": "share of a request's draft tokens' experts that its first token uses already"}
-"""Assumptions about the load that are not values of a device."""
-
 SPECULATIVE = ("none", "mtp", "dspark")
 MTP_TOKENS = 2
 DRAFT_REUSE = 0.0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dsv4lab.queues.values import Value
+from dsv4lab.queues.values import SWITCH, Value
 
 Gain = Callable[[dict[str, float]], float]
 """Fraction of the time saved, as a function of changed values."""
@@ -19,8 +19,10 @@ LEANS = 0.002
 
 @dataclass(frozen=True, slots=True)
 class Lean:
-    """``low`` and ``high``: gain with the value halved and doubled. ``flips_at``: the nearest value within a factor of
-    8 at which the gain changes sign; None if there is none.
+    """``low`` and ``high``: gain with the value halved and doubled, of a switch at 0 and at 1.
+
+    ``flips_at``: the nearest value within a factor of 8 at which the gain changes sign, of a switch its other position;
+    None if there is none.
     """
 
     name: str
@@ -42,7 +44,12 @@ def sensitivity(gain: Gain, values: Mapping[str, Value], statuses: tuple[str, ..
     base = gain({})
     found = []
     for name, value in values.items():
-        if value.status not in statuses or value.value == 0:
+        if value.status not in statuses:
+            continue
+        if value.unit == SWITCH:
+            found += _switch(gain, name, value, base)
+            continue
+        if value.value == 0:
             continue
         low, high = gain({name: value.value / 2}), gain({name: value.value * 2})
         if max(abs(low - base), abs(high - base)) < LEANS:
@@ -52,8 +59,19 @@ def sensitivity(gain: Gain, values: Mapping[str, Value], statuses: tuple[str, ..
     return sorted(found, key=lambda lean: (_distance(lean), lean.name))
 
 
+def _switch(gain: Gain, name: str, value: Value, base: float) -> list[Lean]:
+    other = gain({name: 1.0 - value.value})
+    if abs(other - base) < LEANS:
+        return []
+    low, high = (base, other) if value.value == 0 else (other, base)
+    flips = 1.0 - value.value if (other > 0) != (base > 0) else None
+    return [Lean(name, value.value, value.unit, value.status, value.source, low, high, flips)]
+
+
 def _distance(lean: Lean) -> float:
-    return math.inf if lean.flips_at is None else abs(math.log(lean.flips_at / lean.value))
+    if lean.flips_at is None:
+        return math.inf
+    return 0.0 if lean.unit == SWITCH else abs(math.log(lean.flips_at / lean.value))
 
 
 def _flip(gain: Gain, name: str, value: float, base: float) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -13,7 +13,7 @@ from dsv4lab.errors import TraceError
 from dsv4lab.overlap.plan import OverlapPlan
 from dsv4lab.predict.recognise import recognise
 from dsv4lab.predict.sensitivity import Lean, sensitivity
-from dsv4lab.queues.costs import Machine, with_values
+from dsv4lab.queues.costs import Machine, doubtful, with_values
 from dsv4lab.queues.simulate import Simulated, simulate
 from dsv4lab.queues.values import assumed
 from dsv4lab.queues.workload import Cost, Workload
@@ -39,8 +39,8 @@ SMALL_GAP_US = 20.0
 class Baseline:
     """The busy rows of one rank in order of start: a serial program with its measured costs.
 
-    ``ops`` are recognised names. ``gap_us``: median of the short gaps between rows. ``wall_us``: first start to last
-    end.
+    ``ops`` are recognised names, ``kernels`` the trace's own. ``gap_us``: median of the short gaps between rows.
+    ``wall_us``: first start to last end.
     """
 
     workload: Workload
@@ -48,6 +48,7 @@ class Baseline:
     gap_us: float
     wall_us: float
     warnings: tuple[str, ...]
+    kernels: tuple[str, ...] = ()
 
 
 def baseline_of(timeline: Timeline, rank: int | None = None, shares: Cost = SHARES) -> Baseline:
@@ -83,10 +84,11 @@ def baseline_of(timeline: Timeline, rank: int | None = None, shares: Cost = SHAR
         lead_us=tuple(np.maximum(0.0, lead - gap).tolist()),
     )
     wall = float(reach[-1] - start[0]) / 1e3
-    return Baseline(work, tuple(ops), gap, wall, _doubts(timeline, rows, lead))
+    kernels = tuple(timeline.names[int(k)] for k in timeline.name[rows])
+    return Baseline(work, tuple(ops), gap, wall, _doubts(timeline, rows), kernels)
 
 
-def _doubts(timeline: Timeline, rows: Any, lead: Any) -> tuple[str, ...]:
+def _doubts(timeline: Timeline, rows: Any) -> tuple[str, ...]:
     out = []
     streams = {int(s) for s in timeline.stream[rows]}
     busy = int(timeline.dur_ns[rows].sum())
@@ -101,19 +103,21 @@ def _doubts(timeline: Timeline, rows: Any, lead: Any) -> tuple[str, ...]:
 def moved(
     base: Baseline, plan: OverlapPlan, tokens: int = 1, move: Mapping[str, str] | None = None, join: Sequence[str] = ()
 ) -> Workload:
-    """``base`` with the ops of ``plan`` (and those whose names match a pattern of ``move``) on side streams.
+    """``base`` with the ops of ``plan`` (and those whose op or kernel name matches a pattern of ``move``) on side
+    streams.
 
     A moved op forks behind the op in front of it that stays. Its stream is joined in front of the first later op that
     reads its result (``CONSUMERS``, or the patterns ``join``), in front of its next fork at the latest.
     """
     names = [op or name for op, name in zip(base.ops, base.workload.names, strict=True)]
-    streams = [_stream(name, plan, tokens, move or {}) for name in names]
+    kernels = base.kernels or base.workload.names
+    streams = [_stream((name, k), plan, tokens, move or {}) for name, k in zip(names, kernels, strict=True)]
     waits: list[tuple[int, ...]] = []
     pending: dict[str, tuple[int, tuple[str, ...]]] = {}
     last_main, tail = -1, dict[str, int]()
     for i, (name, stream) in enumerate(zip(names, streams, strict=True)):
         if stream == MAIN:
-            due = [s for s, (_, readers) in pending.items() if any(fnmatchcase(name, r) for r in readers)]
+            due = [s for s, (_, readers) in pending.items() if _matches((name, kernels[i]), readers)]
             waits.append(tuple(sorted(pending.pop(s)[0] for s in due)))
             last_main = i
             continue
@@ -129,11 +133,15 @@ def moved(
     return replace(base.workload.with_streams(streams, waits), label=plan.name)
 
 
-def _stream(name: str, plan: OverlapPlan, tokens: int, move: Mapping[str, str]) -> str:
+def _matches(names: Sequence[str], patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def _stream(names: tuple[str, str], plan: OverlapPlan, tokens: int, move: Mapping[str, str]) -> str:
     for pattern, stream in move.items():
-        if fnmatchcase(name, pattern):
+        if _matches(names, (pattern,)):
             return stream
-    return plan.stream_of((name,), "", tokens)
+    return plan.stream_of(names[:1], "", tokens)
 
 
 def _readers(name: str, join: Sequence[str]) -> tuple[str, ...]:
@@ -207,7 +215,7 @@ def leans(
         answer = ask(replace(sample, workload=work), plan, changed, tokens=tokens, move=move, join=join, graphs=graphs)
         return answer.gain
 
-    return sensitivity(gain, {**on.values, **_TRACED})
+    return sensitivity(gain, {**doubtful(on), **_TRACED})
 
 
 def first_kernels(base: Baseline, count: int) -> Baseline:
@@ -218,4 +226,5 @@ def first_kernels(base: Baseline, count: int) -> Baseline:
     cut = {name: getattr(work, name)[:count] for name in _PER_OP}
     lead = sum(cut["lead_us"]) + base.gap_us * (count - 1)
     wall = sum(cost.us for cost in cut["costs"]) + lead
-    return replace(base, workload=replace(work, **cut), ops=base.ops[:count], wall_us=wall)
+    cut_base = replace(base, workload=replace(work, **cut), ops=base.ops[:count], wall_us=wall)
+    return replace(cut_base, kernels=base.kernels[:count])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from dsv4lab.errors import UsageError
 from dsv4lab.queues.devices import Device, device
 from dsv4lab.queues.policies import ALL_POLICIES
 from dsv4lab.queues.runtimes import Runtime, runtime
-from dsv4lab.queues.values import Value, Values, override, with_costs
+from dsv4lab.queues.values import SWITCH, Value, Values, override, with_costs
 
 MAX_QUEUES = 128
 
@@ -74,5 +75,18 @@ def machine(
 
 
 def with_values(on: Machine, changes: Mapping[str, float]) -> Machine:
-    """``on`` with some of its values replaced; its runtime's rules stay."""
-    return replace(on, values=override(on.values, changes))
+    """``on`` with some of its values replaced. ``RUNTIME.FIELD`` is a switch of its runtime, 0 or 1."""
+    prefix = f"{on.runtime.name}."
+    switches: dict[str, Any] = {k.removeprefix(prefix): bool(v) for k, v in changes.items() if k.startswith(prefix)}
+    numbers = {k: v for k, v in changes.items() if not k.startswith(prefix)}
+    return replace(on, values=override(on.values, numbers), runtime=replace(on.runtime, **switches))
+
+
+def doubtful(on: Machine) -> dict[str, Value]:
+    """What of ``on`` is assumed: values of the device, and switches of the runtime as values of 0 or 1."""
+    rows = {
+        f"{on.runtime.name}.{name}": Value(float(getattr(on.runtime, name)), SWITCH, status, source)
+        for name, (status, source) in on.runtime.sources.items()
+        if status == "assumed" and isinstance(getattr(on.runtime, name), bool)
+    }
+    return {name: v for name, v in (*on.values.items(), *rows.items()) if v.status == "assumed"}

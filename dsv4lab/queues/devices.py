@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from dsv4lab.errors import UsageError
-from dsv4lab.queues.values import Value, Values, assumed, calibrated, known
+from dsv4lab.queues.values import SWITCH, Value, Values, assumed, calibrated, known
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ _MI355X: dict[str, Value] = {
     "signal_host_us": calibrated(4.6, "us", "P16: 10.05 us a pair on two streams; P10 and P11 give 4.2 to 5.0"),
     "signal_device_us": calibrated(2.2, "us", "P13: 7.22 us a pair on two streams with signals in device memory"),
     "poll_tax_us": calibrated(1.02, "us", "P2: each dispatch while another queue is blocked on a host signal"),
-    "poll_scope_pipe": assumed(0, "0 or 1", "whether the poll tax is per pipe; no public measurement"),
+    "poll_scope_pipe": assumed(0, SWITCH, "whether the poll tax is per pipe; no public measurement"),
     "pipes": known(4, "pipes", "section 1.1: queue id modulo 4 on gfx94x and gfx950"),
     "queue_slots": assumed(24, "queues", "compute queues that the kernel driver can map at once"),
     "oversubscription_us": assumed(
@@ -93,7 +93,7 @@ _H200: dict[str, Value] = {
     "signal_host_us": assumed(1.0, "us", _UNPROBED),
     "signal_device_us": assumed(0.3, "us", "0.3 us seen across streams inside a graph (sglang#29142)"),
     "poll_tax_us": known(0, "us", "no host signals on CUDA"),
-    "poll_scope_pipe": known(0, "0 or 1", "no poll tax"),
+    "poll_scope_pipe": known(0, SWITCH, "no poll tax"),
     "pipes": assumed(1, "pipes", "not used by the CUDA model"),
     "queue_slots": known(32, "queues", "Hyper-Q: 32 hardware work queues"),
     "oversubscription_us": assumed(0, "us", _UNPROBED),
@@ -125,7 +125,7 @@ _CPU: dict[str, Value] = {
     "signal_host_us": assumed(30, "us", _UNCALIBRATED),
     "signal_device_us": assumed(30, "us", _UNCALIBRATED),
     "poll_tax_us": known(0, "us", "threads sleep on a lock"),
-    "poll_scope_pipe": known(0, "0 or 1", "no poll tax"),
+    "poll_scope_pipe": known(0, SWITCH, "no poll tax"),
     "pipes": known(1, "pipes", "none"),
     "queue_slots": known(1024, "queues", "threads"),
     "oversubscription_us": known(0, "us", "none"),

@@ -5,7 +5,7 @@ All times are float nanoseconds from the host's first submission.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
@@ -45,6 +45,19 @@ class _Running:
     memo: dict[tuple[int, ...], tuple[float, ...]] = field(default_factory=dict)
 
 
+def _kinds(costs: Sequence[Cost]) -> tuple[list[int], list[Cost]]:
+    """Equal costs by number. Most ops share their cost object, and looking that up is far quicker than hashing it."""
+    by_object: dict[int, int] = {}
+    by_value: dict[Cost, int] = {}
+    found = []
+    for cost in costs:
+        kind = by_object.get(id(cost))
+        if kind is None:
+            kind = by_object[id(cost)] = by_value.setdefault(cost, len(by_value))
+        found.append(kind)
+    return found, list(by_value)
+
+
 class Simulation:
     """One run of packets on a machine. ``floors``: collectives (ops) that end no sooner than this many nanoseconds
     after the collective before them, because another rank is late.
@@ -59,9 +72,7 @@ class Simulation:
         self.collective = [kind == "collective" for kind in workload.kinds]
         self.floors = floors
         self.times = Times([0.0] * n, [0.0] * n, [NEVER] * n)
-        kinds: dict[Cost, int] = {}
-        self.kind = [kinds.setdefault(c, len(kinds)) for c in workload.costs]
-        self.costs = list(kinds)
+        self.kind, self.costs = _kinds(workload.costs)
         self.work = [c.us * 1e3 for c in workload.costs]
         over = max(0.0, mapped - machine["queue_slots"]) / max(1.0, machine["queue_slots"])
         self.gap = (machine["gap_us"] + over * machine["oversubscription_us"]) * 1e3
@@ -78,12 +89,14 @@ class Simulation:
         self.heap: list[tuple[float, int, int, int]] = []
         self.sequence = 0
         self.last_collective = 0.0
+        self.settled = False  # whether every ring has brought its first packet to its head
 
     def run(self) -> Times:
         """Run until every ring is empty."""
         for q, ring in enumerate(self.rings):
             if ring:
                 self._head(q, 0.0)
+        self.settled = True
         heap, running = self.heap, self.running
         while heap or running.ids:
             at, end = self._next_end()
@@ -132,23 +145,64 @@ class Simulation:
             self._push(visible, WAKE, q)
 
     def _dispatch(self, q: int, now: float) -> None:
-        i = self.rings[q][self.position[q]]
-        when = now + self.gap + self.extra[i]
-        if self.tax and self.blocked[q % self.pipes]:
-            when += self.tax
-            self.times.taxed += 1
-        self._push(when, START, q)
+        """Send the packet at the head of ring ``q``, and those behind it for as long as they have the device alone."""
+        ring, position, running, heap = self.rings[q], self.position[q], self.running, self.heap
+        packets, times = self.packets, self.times
+        bits, ready_ns, waits, size = packets.barrier_bit, packets.ready_ns, packets.waits, len(ring)
+        pipe = q % self.pipes
+        while True:
+            i = ring[position]
+            when = now + self.gap + self.extra[i]
+            if self.tax and self.blocked[pipe]:
+                when += self.tax
+                times.taxed += 1
+            end = when + self._work(i, when)
+            last = position + 1 == size
+            busy = running.ids or not self.settled or (heap and heap[0][0] <= end)
+            if busy or not (last or bits[ring[position + 1]]):
+                self.position[q] = position
+                self._push(when, START, q)
+                return
+            if self.waiting and end > running.now:
+                times.blocked_ns += end - running.now
+            running.now = end
+            times.start[i], times.end[i] = when, end
+            if self.collective[i]:
+                self.last_collective = end
+            position += 1
+            if i in self.waiters:
+                self._wake(i, end)
+            if last:
+                self.position[q] = position
+                return
+            i = ring[position]
+            if waits[i]:
+                self.position[q] = position
+                self._head(q, end)
+                return
+            now = times.head[i] = max(end, ready_ns[i])
+
+    def _work(self, i: int, start: float) -> float:
+        """What op ``i`` takes alone; a collective waits for the slowest rank."""
+        if self.collective[i] and i in self.floors:
+            return max(self.work[i], self.last_collective + self.floors[i] - start)
+        return self.work[i]
+
+    def _wake(self, i: int, now: float) -> None:
+        """Op ``i`` has ended: queues that wait for it see that once its signal has reached them."""
+        for waiter in self.waiters.pop(i):
+            self.pending[waiter] -= 1
+            self.visible[waiter] = max(self.visible[waiter], now + self.signal)
+            if not self.pending[waiter]:
+                self._push(self.visible[waiter], WAKE, waiter)
 
     def _start(self, q: int, now: float) -> None:
         ring, running = self.rings[q], self.running
         i = ring[self.position[q]]
         self._advance(now)
-        work = self.work[i]
-        if self.collective[i] and i in self.floors:
-            work = max(work, self.last_collective + self.floors[i] - now)
         self.times.start[i] = now
         running.ids.append(i)
-        running.left.append(work)
+        running.left.append(self._work(i, now))
         running.kinds.append(self.kind[i])
         self._rates()
         self.outstanding[q] += 1
@@ -171,11 +225,8 @@ class Simulation:
             self.last_collective = now
         q = self.queue[i]
         self.outstanding[q] -= 1
-        for waiter in self.waiters.pop(i, ()) if self.waiters else ():
-            self.pending[waiter] -= 1
-            self.visible[waiter] = max(self.visible[waiter], now + self.signal)
-            if not self.pending[waiter]:
-                self._push(self.visible[waiter], WAKE, waiter)
+        if i in self.waiters:
+            self._wake(i, now)
         if self.stalled[q] and not self.outstanding[q]:
             self.stalled[q] = False
             self._head(q, now)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dsv4lab.queues.costs import Machine
-from dsv4lab.queues.order import needed_edges, predecessors
+from dsv4lab.queues.order import edges_and_clocks, predecessors
 from dsv4lab.queues.workload import Workload
 
 COLLAPSE_LEVELS = 4
@@ -24,11 +24,14 @@ class Segments:
     width: int
 
 
-def segment(workload: Workload, slots: int) -> Segments:
-    """Maximal linear paths, numbered by first op. A segment's slot is its index within its level modulo ``slots``."""
+def segment(workload: Workload, slots: int, direct: Sequence[tuple[int, ...]] | None = None) -> Segments:
+    """Maximal linear paths, numbered by first op. A segment's slot is its index within its level modulo ``slots``.
+
+    ``direct``: what :func:`predecessors` gives, to spare the work.
+    """
     streams = {s: k for k, s in enumerate(workload.lanes)}
     lanes = [streams[s] for s in workload.streams]
-    after = _reduced(lanes, predecessors(workload))
+    after = _reduced(lanes, predecessors(workload) if direct is None else direct)
     followers = [0] * len(workload)
     for before in after:
         for d in before:
@@ -52,24 +55,16 @@ def segment(workload: Workload, slots: int) -> Segments:
 
 def _reduced(lanes: Sequence[int], after: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """``after`` without edges that others imply; the edge to the previous op of a lane stays unless implied."""
-    cross = needed_edges(lanes, after)
+    cross, clocks = edges_and_clocks(lanes, after)
     last: dict[int, int] = {}
     out: list[tuple[int, ...]] = []
-    reach: list[dict[int, int]] = []
-    for i, lane in enumerate(lanes):
+    for i, (lane, edges) in enumerate(zip(lanes, cross, strict=True)):
         before = last.get(lane)
-        edges = cross[i]
-        if before is not None and not any(reach[d].get(lane, -1) >= before for d in edges):
-            edges = (*edges, before)
-        known: dict[int, int] = {}
-        for d in edges:
-            for other, at in reach[d].items():
-                if known.get(other, -1) < at:
-                    known[other] = at
-        known[lane] = i
-        reach.append(known)
+        if before is None or any(clocks[d].get(lane, -1) >= before for d in edges):
+            out.append(edges)
+        else:
+            out.append((*edges, before) if edges else (before,))
         last[lane] = i
-        out.append(edges)
     return out
 
 

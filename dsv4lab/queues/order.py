@@ -23,50 +23,48 @@ def predecessors(workload: Workload) -> list[tuple[int, ...]]:
     return out
 
 
-def needed_edges(
-    lanes: Sequence[int], after: Sequence[Sequence[int]], *, same_lane: bool = False
-) -> list[tuple[int, ...]]:
-    """Edges of ``after`` that nothing else implies, when ops of one lane run in the order of their numbers.
+Clock = dict[int, int]
+"""How far other lanes are surely done: by lane, the number of its last op known to be."""
 
-    Vector clocks over lanes: op ``i`` knows, for every lane, how far it is surely done. Edges within a lane are left
-    out unless ``same_lane``, then only where they are not to the lane's previous op.
+
+def needed_edges(lanes: Sequence[int], after: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """Edges of ``after`` across lanes that nothing else implies, when ops of one lane run in order of their numbers."""
+    return edges_and_clocks(lanes, after)[0]
+
+
+def edges_and_clocks(lanes: Sequence[int], after: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], list[Clock]]:
+    """:func:`needed_edges`, and what each op knows of other lanes once it runs (vector clocks).
+
+    That an op knows itself and all before it on its lane goes without saying, so ops in a row share one clock: clocks
+    are not to be changed.
     """
-    clock_of_lane: dict[int, dict[int, int]] = {}
-    clocks: list[dict[int, int]] = []
+    clock_of_lane: dict[int, Clock] = {}
+    clocks: list[Clock] = []
     out: list[tuple[int, ...]] = []
-    for i, lane in enumerate(lanes):
-        before = after[i]
-        known = clock_of_lane.get(lane)
+    for lane, before in zip(lanes, after, strict=True):
+        clock = clock_of_lane.get(lane)
+        if clock is None:
+            clock = clock_of_lane[lane] = {}
         if not before or (len(before) == 1 and lanes[before[0]] == lane):
-            clock = {} if known is None else known
             out.append(())
         else:
-            clock = dict(known) if known else {}
-            out.append(_edges(lane, lanes, before, clocks, clock, same_lane))
-        mine = dict(clock) if clock is known or not clock else clock
-        mine[lane] = i
-        clock_of_lane[lane] = mine
-        clocks.append(mine)
-    return out
+            clock = clock_of_lane[lane] = dict(clock)
+            out.append(_edges(lane, lanes, before, clocks, clock))
+        clocks.append(clock)
+    return out, clocks
 
 
 def _edges(
-    lane: int,
-    lanes: Sequence[int],
-    before: Sequence[int],
-    clocks: Sequence[dict[int, int]],
-    clock: dict[int, int],
-    same_lane: bool,
+    lane: int, lanes: Sequence[int], before: Sequence[int], clocks: Sequence[Clock], clock: Clock
 ) -> tuple[int, ...]:
     """The edges of one op among ``before`` that ``clock`` does not cover; it takes over what their producers knew."""
     needed = []
     for d in sorted(before, reverse=True):
-        if lanes[d] == lane and not same_lane:
-            continue
-        if lanes[d] != lane and clock.get(lanes[d], -1) >= d:
+        if lanes[d] == lane or clock.get(lanes[d], -1) >= d:
             continue
         needed.append(d)
         for other, at in clocks[d].items():
             if clock.get(other, -1) < at:
                 clock[other] = at
+        clock[lanes[d]] = d
     return tuple(sorted(needed))

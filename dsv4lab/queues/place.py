@@ -130,7 +130,8 @@ def _cuda_graph(workload: Workload, machine: Machine) -> Layout:
 
 def _hip_graph(workload: Workload, machine: Machine, torch: bool) -> Layout:
     """Slot 0 is the launch stream; the others are internal streams, made when the graph is instantiated."""
-    found = graph_hip.segment(workload, machine.runtime.graph_queues)
+    direct = predecessors(workload)
+    found = graph_hip.segment(workload, machine.runtime.graph_queues, direct)
     notes: tuple[str, ...] = ()
     if graph_hip.collapses(workload, found, machine):
         found = replace(found, slot=(0,) * len(found.slot))
@@ -148,7 +149,7 @@ def _hip_graph(workload: Workload, machine: Machine, torch: bool) -> Layout:
         exclude = frozenset(queues) if machine.runtime.graph_exclusive else frozenset()
         queues.append(process.acquire(f"graph.{slot}", NORMAL, exclude))
     lanes = [found.slot[s] for s in found.of]
-    waits = needed_edges(lanes, predecessors(workload))
+    waits = needed_edges(lanes, direct)
     if len(set(queues)) == 1 < len(queues):
         notes += (SHARED_NOTE,)
     elif len(set(queues)) < len(queues):

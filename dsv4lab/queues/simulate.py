@@ -111,6 +111,8 @@ def _ns(values: Any) -> Any:
 def _meta(run: Simulated) -> dict[str, Any]:
     return {
         "simulated": True,
+        "platform": "simulated",
+        "gpus": [f"simulated {run.machine.device.name}, {run.machine.runtime.name}"],
         "device": run.machine.device.name,
         "runtime": run.machine.runtime.name,
         "hw_queues": run.machine.hw_queues,

@@ -8,6 +8,9 @@ from typing import Any
 
 from dsv4lab.errors import UsageError
 
+SWITCH = "0 or 1"
+"""The unit of a value that is a switch."""
+
 STATUSES = ("known", "calibrated", "assumed", "given")
 
 

@@ -1,26 +1,20 @@
-"""Wall-clock figures of the simulator, and its predictions on this machine's CPU device. ``make bench`` only."""
+"""Wall-clock figures of the simulator. ``make bench`` only."""
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from dsv4lab.host import usable_cores
-from dsv4lab.overlap.plan import HIP, OFF, resolve_plan
-from dsv4lab.predict.cpu_probe import probe_cpu
-from dsv4lab.predict.replan import Profiled, predicted_gain, profiled
+from dsv4lab.overlap.plan import HIP, resolve_plan
 from dsv4lab.predict.roofline import decode_step
 from dsv4lab.predict.seed_profile import DEVICE, RUNTIME, seed_scenario
 from dsv4lab.predict.sweep import sweep
 from dsv4lab.queues.costs import machine
 from dsv4lab.queues.simulate import simulate
 from dsv4lab.queues.workload import repeat
-from dsv4lab.timeline.timeline import Timeline
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
 
@@ -66,40 +60,3 @@ def test_a_sweep_of_200_points(record_figure: Callable[..., None]) -> None:
     took = fastest(work, 1)
     record_figure("sweep of 200 Pro steps", took, "s")
     assert took <= 5.0
-
-
-def step_walls(timeline: Timeline) -> list[float]:
-    walls = []
-    for step in np.unique(timeline.step):
-        rows = (timeline.step == step) & timeline.busy_mask
-        walls.append(float(timeline.end_ns[rows].max() - timeline.start_ns[rows].min()))
-    return walls
-
-
-@pytest.mark.parametrize("level", [1, 4, 8])
-def test_gains_on_the_cpu_device(level: int, record_figure: Callable[..., None]) -> None:
-    """Predicted from the profile of plan off and a probe; measured interleaved. Needs an idle machine."""
-    import dsv4lab as lab
-
-    probe, plans = probe_cpu(), [OFF, *(resolve_plan(p) for p in ("hip", "cuda"))]
-    measured: dict[str, list[float]] = {plan.name: [] for plan in plans}
-    baselines: list[Profiled] = []
-    with lab.open("demo", plan="off", hw_queues=4, max_running_requests=8) as client:
-        client.profile(4, concurrency=level, prompt_tokens=64)
-        for _ in range(6):
-            for plan in plans:
-                client.set_plan(plan.name)
-                found = client.profile(12, concurrency=level, prompt_tokens=64)
-                measured[plan.name] += step_walls(found.timeline)
-                if plan is OFF:
-                    baselines.append(profiled(found.program, found.timeline))
-    base = sorted(baselines, key=lambda b: b.wall_us)[len(baselines) // 2]
-    off = statistics.median(measured["off"])
-    wrong = {}
-    for plan in plans[1:]:
-        gain = 1.0 - statistics.median(measured[plan.name]) / off
-        predicted = predicted_gain(base, plan, usable_cores(), 4, probe)
-        record_figure(f"CPU device, {plan.name} at {level}", gain, "gain", predicted=predicted, slowdown=probe.slowdown)
-        if abs(predicted - gain) > 0.05:
-            wrong[plan.name] = (gain, predicted)
-    assert not wrong

@@ -53,6 +53,16 @@ def test_ordering_edges_turn_the_answer_round(capsys: pytest.CaptureFixture[str]
     assert printed(f"{line} --set signal_device_us=15", capsys)["gain"] < 0
 
 
+def test_a_switch_of_the_runtime_is_among_what_an_answer_leans_on(capsys: pytest.CaptureFixture[str]) -> None:
+    found = {row["name"]: row for row in printed(STEP, capsys)["sensitivity"]}
+    shared = found["rocm-7.2.graph_shared"]
+    assert (shared["value"], shared["unit"], shared["flips_at"]) == (1.0, "0 or 1", None)
+    assert shared["low"] < shared["high"] < 0  # apart or not, no win
+    assert printed(f"{STEP} --graph-streams apart --no-sensitivity", capsys)["gain"] < -0.05
+    stock = {row["name"]: row for row in printed(STEP.replace("rocm-7.2", "rocm-7.14"), capsys)["sensitivity"]}
+    assert stock["poll_scope_pipe"]["flips_at"] == 1.0
+
+
 def test_a_program_is_replayed_and_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, out = tmp_path / "p.json", tmp_path / "p.json.gz"
     ops = [
@@ -74,6 +84,7 @@ def test_a_sweep_has_the_documented_keys(repo_root: Path, capsys: pytest.Capture
     found = printed(f"simulate sweep --preset tiny --isl 256 {lists}", capsys)
     assert keys(found, "rows") == documented(repo_root, "simulate sweep")
     assert len(found["rows"]) == 16
+    assert found["sensitivity"]
     assert [row["concurrency_level"] for row in found["best"]] == [1, 4]
     assert all(row["delta_vs_off"] == 0 for row in found["rows"] if row["plan"] == "off")
 
@@ -90,7 +101,9 @@ def test_a_sweep_has_the_documented_keys(repo_root: Path, capsys: pytest.Capture
 )
 def test_text(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(shlex.split(line)) == 0
-    assert "simulated, not measured" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "simulated, not measured" in out
+    assert max(map(len, out.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
