@@ -18,7 +18,7 @@ from dsv4lab.config.resolve import DeviceFacts, DeviceKind, ResolvedSettings, re
 from dsv4lab.env import VARIABLES, EnvSettings, read_env
 from dsv4lab.units import bytes_text
 
-REQUIRED = ("numpy", "msgspec", "rich", "torch", "safetensors", "plotly")
+REQUIRED = ("numpy", "msgspec", "rich", "torch", "safetensors", "tokenizers", "plotly")
 OPTIONAL = ("triton", "amd-aiter", "transformers", "jupyterlab", "ipywidgets", "tensorboard", "torch-tb-profiler")
 BLACKWELL = 10  # compute capability from which the overlap gate is wider
 
