@@ -28,9 +28,9 @@ from dsv4lab.errors import UsageError
 if TYPE_CHECKING:
     from dsv4lab.overlap.plan import OverlapPlan
     from dsv4lab.predict.roofline import Scenario
-    from dsv4lab.predict.sensitivity import Lean
     from dsv4lab.predict.sweep import SweepPoint
     from dsv4lab.queues.costs import Machine
+    from dsv4lab.queues.sensitivity import Lean
     from dsv4lab.queues.simulate import Simulated
 
 SHORT_LAYERS = 8
@@ -126,8 +126,8 @@ def _leans(on: Machine, scenario: Scenario, plan: OverlapPlan, options: Any) -> 
 
     from dsv4lab.overlap.plan import OFF
     from dsv4lab.predict.scenarios import run_scenario
-    from dsv4lab.predict.sensitivity import sensitivity
     from dsv4lab.queues.costs import doubtful, with_values
+    from dsv4lab.queues.sensitivity import sensitivity
 
     short = replace(
         scenario, model=replace(scenario.model, compress_ratios=scenario.model.compress_ratios[:SHORT_LAYERS])

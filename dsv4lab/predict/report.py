@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from dsv4lab.predict.sensitivity import Lean
+from dsv4lab.queues.sensitivity import Lean
 from dsv4lab.queues.simulate import Simulated
 from dsv4lab.queues.values import rows
 from dsv4lab.timeline.occupancy import queue_depth

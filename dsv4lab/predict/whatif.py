@@ -12,8 +12,8 @@ import numpy as np
 from dsv4lab.errors import TraceError
 from dsv4lab.overlap.plan import OverlapPlan
 from dsv4lab.predict.recognise import recognise
-from dsv4lab.predict.sensitivity import Lean, sensitivity
 from dsv4lab.queues.costs import Machine, doubtful, with_values
+from dsv4lab.queues.sensitivity import Lean, sensitivity
 from dsv4lab.queues.simulate import Simulated, simulate
 from dsv4lab.queues.values import assumed
 from dsv4lab.queues.workload import Cost, Workload

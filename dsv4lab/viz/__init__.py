@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dsv4lab.viz.page_layout import page_layout_figure
     from dsv4lab.viz.queue_occupancy import queue_occupancy_figure
+    from dsv4lab.viz.sensitivity import sensitivity_figure
     from dsv4lab.viz.stream_busy import stream_busy_figure
     from dsv4lab.viz.timeline_view import timeline_figure
     from dsv4lab.viz.tpot_ribbon import tpot_ribbon_figure
@@ -17,6 +18,7 @@ __all__ = [
     "delta_bars",
     "page_layout_figure",
     "queue_occupancy_figure",
+    "sensitivity_figure",
     "stream_busy_figure",
     "timeline_figure",
     "tpot_heatmap",
@@ -28,6 +30,7 @@ _HOMES = {
     "delta_bars": "tuning",
     "page_layout_figure": "page_layout",
     "queue_occupancy_figure": "queue_occupancy",
+    "sensitivity_figure": "sensitivity",
     "stream_busy_figure": "stream_busy",
     "timeline_figure": "timeline_view",
     "tpot_heatmap": "tuning",

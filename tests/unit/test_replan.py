@@ -16,10 +16,10 @@ from dsv4lab.predict.cpu_probe import CpuProbe, probe_cpu
 from dsv4lab.predict.replan import Profiled, predicted_gain, profiled, replan
 from dsv4lab.predict.scenarios import run_scenario
 from dsv4lab.predict.seed_profile import seed_scenario
-from dsv4lab.predict.sensitivity import sensitivity
 from dsv4lab.predict.trace_pair import fit_pair
 from dsv4lab.predict.whatif import Baseline, ask, baseline_of, moved
 from dsv4lab.queues.costs import machine
+from dsv4lab.queues.sensitivity import sensitivity
 from dsv4lab.queues.simulate import simulate
 from dsv4lab.queues.workload import Cost, Workload, from_program
 from dsv4lab.timeline.program import MAIN, ProgramOp, StreamProgram
