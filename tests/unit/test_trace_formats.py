@@ -192,13 +192,6 @@ def test_some_other_database_is_refused_by_name(tmp_path: Path) -> None:
         load_trace(path)
 
 
-def test_a_perfetto_file_is_pointed_elsewhere(tmp_path: Path) -> None:
-    path = tmp_path / "x.pftrace"
-    path.write_bytes(b"\x0a\x08" + b"\x00" * 8 + b"\x0a\x28" + b"\x00" * 40)
-    with pytest.raises(TraceError, match="Perfetto trace"):
-        load_trace(path)
-
-
 def write_rank(path: Path, rank: int, shift_us: int, *, base_ns: int = 0) -> None:
     """Ten collectives that end together; rank 1 enters each 7 us late; a clock ``shift_us`` ahead."""
     rows = []

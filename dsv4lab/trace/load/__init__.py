@@ -45,6 +45,10 @@ def _load(path: Path, progress: Progress | None) -> tuple[Timeline, LoadReport]:
         from dsv4lab.trace.load.rocprof_csv import read_rocprof_csv
 
         return read_rocprof_csv(path)
+    if kind == "pftrace":
+        from dsv4lab.trace.load.pftrace import read_pftrace
+
+        return read_pftrace(path, progress)
     from dsv4lab.trace.load.sqlite import read_sqlite
 
     return read_sqlite(path)

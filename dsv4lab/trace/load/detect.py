@@ -12,7 +12,7 @@ _PEEK = 1 << 16
 _SQLITE = b"SQLite format 3\x00"
 _ROCPROF_JSON = re.compile(rb"^[\s{]{0,64}.{0,8}rocprofiler-sdk-tool", re.DOTALL)
 _CSV_HEADER = re.compile(rb'^(?:\xef\xbb\xbf)?"?[A-Za-z_]+"?(?:,"?[A-Za-z_0-9 -]+"?){4,}')
-TAKES = "Kineto or Chrome JSON(.gz), rocprofv3 CSV, JSON or rocpd, or an Nsight Systems SQLite export"
+TAKES = "Kineto or Chrome JSON(.gz), rocprofv3 CSV, JSON, rocpd or .pftrace, or an Nsight Systems SQLite export"
 
 
 def peek(path: Path) -> bytes:
@@ -25,7 +25,7 @@ def peek(path: Path) -> bytes:
 
 
 def detect(path: Path) -> str:
-    """``"kineto"``, ``"rocprofv3 csv"``, ``"rocprofv3 json"`` or ``"sqlite"``.
+    """``"kineto"``, ``"rocprofv3 csv"``, ``"rocprofv3 json"``, ``"pftrace"`` or ``"sqlite"``.
 
     Raises ``TraceError`` for anything else.
     """
@@ -45,10 +45,7 @@ def detect(path: Path) -> str:
     if _CSV_HEADER.match(start):
         return "rocprofv3 csv"
     if _is_perfetto(start):
-        raise TraceError(
-            f"{path}: a Perfetto trace (.pftrace), which dsv4lab does not read: "
-            "give rocprofv3 --output-format json, csv or rocpd instead"
-        )
+        return "pftrace"
     if start[:2] == GZIP_MAGIC:
         raise TraceError(f"{path}: compressed twice: decompress it once")
     raise TraceError(f"{path}: not a trace that dsv4lab reads; it takes {TAKES}")

@@ -19,7 +19,7 @@ from dsv4lab.trace.load.labels import Labels
 from dsv4lab.trace.load.report import LoadReport
 
 _TRACE = re.compile(
-    r"(?:\.trace\.json|_results\.json|\.json)(?:\.gz)?$|_kernel_trace\.csv$|\.(?:db|rpd|sqlite)$", re.IGNORECASE
+    r"(?:\.trace\.json|_results\.json|\.json)(?:\.gz)?$|_kernel_trace\.csv$|\.(?:db|rpd|sqlite|pftrace)$", re.IGNORECASE
 )
 _KINETO = re.compile(r"\.trace\.json(?:\.gz)?$", re.IGNORECASE)
 _NOT_TRACES = re.compile(r"^(?:manifest|expected|config|results)\.json$", re.IGNORECASE)
