@@ -14,7 +14,7 @@ from dsv4lab.queues.fluid import corun_rates
 from dsv4lab.queues.packets import Packets
 from dsv4lab.queues.workload import Cost, Workload
 
-START, WAKE = 0, 1
+START, WAKE, WRITTEN = 0, 1, 2
 NEVER = float("inf")
 ALONE = (1.0,)
 
@@ -104,6 +104,8 @@ class Simulation:
                 now, _, what, q = heappop(heap)
                 if what == START:
                     self._start(q, now)
+                elif what == WRITTEN:
+                    self._head(q, now)
                 else:
                     self.blocked[q % self.pipes] -= 1
                     self.waiting -= 1
@@ -121,9 +123,12 @@ class Simulation:
         i = self.rings[q][self.position[q]]
         times, packets = self.times, self.packets
         ready = packets.ready_ns[i]
+        waits = packets.waits[i]
+        if waits and ready > now:  # which of its producers the host still has to wait for shows when it writes
+            self._push(ready, WRITTEN, q)
+            return
         now = max(now, ready)
         times.head[i] = now
-        waits = packets.waits[i]
         if not waits:
             self._dispatch(q, now)
             return
