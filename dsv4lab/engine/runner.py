@@ -16,6 +16,7 @@ from dsv4lab.config.model import ModelConfig
 from dsv4lab.engine.selection import SelectionTap
 from dsv4lab.engine.snapshots import RequestSnapshot, restore, save
 from dsv4lab.engine.step import Resume
+from dsv4lab.errors import UnavailableError
 from dsv4lab.kv.memory import plan_for_engine
 from dsv4lab.kv.metadata import BatchItem, Mode, build_metadata
 from dsv4lab.kv.pool import KvPool
@@ -57,6 +58,8 @@ class ForwardResult:
 
 def place_of(config: EngineConfig) -> Placement:
     """Where ``config`` has its model run. Raises :class:`UnavailableError` for a device or backend that is not here."""
+    if config.device != "cpu":
+        raise UnavailableError(f"device {config.device!r} is not available here; it takes cpu")
     device = torch.device(config.device.replace("hip", "cuda"))  # torch's name of AMD GPUs
     ops = backend_ops(device.type, None if config.backend == "auto" else config.backend)
     return Placement(ops, device, DTYPES[config.dtype])
