@@ -1,11 +1,11 @@
 // The front end of dsv4lab.widgets.board: a grid of plotly pictures that take patches from Python.
 // Messages in: {kind: "full", cells: {name: {data, layout}}, templates}, {kind: "patch", cells: {name: {traces, layout}}},
-// {kind: "plotly"} with the library in the first buffer. Messages out: {kind: "hello"}, {kind: "need-plotly"},
-// {kind: "drawn"} when everything that came was drawn.
+// {kind: "plotly"} with the library in the first buffer, {kind: "save", name, type} with a file in the first buffer,
+// {kind: "images", format, name}. Messages out: {kind: "hello"}, {kind: "need-plotly"}, {kind: "drawn"} when everything
+// that came was drawn, {kind: "click", cell, point} with the customdata of a point that was clicked.
 
 const PLOTLY = Symbol.for("dsv4lab.plotly");
 const CONFIG = { displaylogo: false, responsive: false, displayModeBar: "hover", showSendToCloud: false };
-const ARRAYS = { float64: Float64Array, float32: Float32Array, int32: Int32Array, uint8: Uint8Array };
 
 function decoded(value, buffers) {
   if (Array.isArray(value)) return value.map((item) => decoded(item, buffers));
@@ -42,14 +42,6 @@ async function plotly(model) {
   });
   globalThis[PLOTLY] = pending;
   return pending;
-}
-
-function isDark(theme) {
-  if (theme !== "auto") return theme === "dark";
-  const body = document.body.dataset;
-  if (body.jpThemeLight) return body.jpThemeLight === "false";
-  if (body.vscodeThemeKind) return body.vscodeThemeKind.includes("dark");
-  return window.matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
 function take(state, message, buffers) {
@@ -93,12 +85,27 @@ class Picture {
     this.plot.style.minHeight = `${cell.layout.height}px`;
     const layout = { ...structuredClone(cell.layout), template, width: this.plot.clientWidth, uirevision: cell.revision };
     await library.react(this.plot, cell.data.map((trace) => ({ ...trace })), layout, CONFIG);
+    if (!this.drawn) {
+      this.plot.on("plotly_click", ({ points }) => {
+        const [point] = points;
+        if (typeof point.data.meta === "string") this.clicked({ cell: this.name, point: point.pointNumber, trace: point.data.meta });
+      });
+    }
     this.drawn = true;
+  }
+
+  // The picture as a file, in the colours that it has on the page.
+  async image(library, format, name) {
+    const { width, height } = this.plot._fullLayout;
+    const url = await library.toImage(this.plot, { format, width, height, scale: format === "png" ? 2 : 1 });
+    save(`${name}-${this.name}.${format}`, await (await fetch(url)).blob());
   }
 }
 
 function initialize(state, model) {
   model.on("msg:custom", (message, buffers) => {
+    if (message.kind === "save") save(message.name, new Blob([buffers[0]], { type: message.type }));
+    if (message.kind === "images") for (const images of [...state.images].slice(0, 1)) images(message);
     const names = take(state, message, buffers);
     for (const view of state.views) view(names);
   });
@@ -136,6 +143,7 @@ function render(state, model, el) {
   const restyle = () => { for (const picture of Object.values(pictures)) picture.dirty = true; redraw(true); };
   for (const [name, wide] of model.get("cells")) {
     pictures[name] = new Picture(name, wide, schedule);
+    pictures[name].clicked = (what) => model.send({ kind: "click", ...what });
     grid.appendChild(pictures[name].el);
   }
   const sight = new IntersectionObserver((entries) => {
@@ -152,12 +160,17 @@ function render(state, model, el) {
   const media = window.matchMedia("(prefers-color-scheme: dark)");
   media.addEventListener("change", restyle);
   model.on("change:theme", restyle);
+  const images = async ({ format, name }) => {
+    for (const picture of Object.values(pictures)) if (picture.drawn && picture.plot.clientWidth) await picture.image(library, format, name);
+  };
   state.views.add(news);
+  state.images.add(images);
   model.send({ kind: "hello" });
   plotly(model).then((loaded) => { library = loaded; mark(Object.keys(pictures)); },
     (error) => { grid.textContent = `plotly.js could not be loaded: ${error}`; });
   return () => {
     state.views.delete(news);
+    state.images.delete(images);
     for (const observer of [sight, size, theme]) observer.disconnect();
     media.removeEventListener("change", restyle);
     model.off("change:theme", restyle);
@@ -167,7 +180,7 @@ function render(state, model, el) {
 
 // Called once per widget, so that all its views share one state.
 export default () => {
-  const state = { cells: {}, templates: null, views: new Set() };
+  const state = { cells: {}, templates: null, views: new Set(), images: new Set() };
   return {
     initialize: ({ model }) => initialize(state, model),
     render: ({ model, el }) => render(state, model, el),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -20,11 +19,10 @@ from plotly.offline import get_plotlyjs
 from dsv4lab.errors import UsageError
 from dsv4lab.viz import theme as themes
 from dsv4lab.viz.sheet import Sheet
-from dsv4lab.widgets import wire
+from dsv4lab.widgets import front, wire
 
 BOARD_THEMES = ("auto", *themes.THEMES)
 PATIENCE_S = 1.0
-_HERE = Path(__file__).parent
 
 
 class Board(anywidget.AnyWidget):
@@ -32,10 +30,11 @@ class Board(anywidget.AnyWidget):
 
     The browser says when it has drawn what it was sent, and only then gets the next: a slow page skips drawings and
     stays responsive. Where no answer comes (no page, or a kernel that is busy with a cell) it gets one a second.
+    ``on_click(cell, trace, point)`` is told of clicks on points of traces that have a text as ``meta``.
     """
 
-    _esm = _HERE / "board.js"
-    _css = _HERE / "board.css"
+    _esm = front.module("board.js")
+    _css = front.style("board.css")
     cells: traitlets.List[Any] = traitlets.List().tag(sync=True)
     theme = traitlets.Unicode("auto").tag(sync=True)
 
@@ -46,6 +45,7 @@ class Board(anywidget.AnyWidget):
         self._lock = Lock()
         self._wanted: dict[str, Sheet] = {}
         self._sent: dict[str, Sheet] = {}
+        self.on_click: Callable[[str, str, int], None] | None = None
         self._asked_at: float | None = None  # when the drawing was sent that the browser has not answered yet
         super().__init__(cells=[list(cell) for cell in cells], theme=theme)
         self.on_msg(self._answer)
@@ -67,6 +67,14 @@ class Board(anywidget.AnyWidget):
             self._wanted |= sheets
             if self._asked_at is None or self._clock() - self._asked_at >= PATIENCE_S:
                 self._flush()
+
+    def save_file(self, name: str, data: bytes, mime: str) -> None:
+        """Hand ``data`` to the browser as a download called ``name``."""
+        self.send({"kind": "save", "name": name, "type": mime}, buffers=[data])
+
+    def save_images(self, name: str, form: str) -> None:
+        """Have the browser save every picture as a file of ``form``, ``png`` or ``svg``, in the colours of the page."""
+        self.send({"kind": "images", "format": form, "name": name})
 
     def _flush(self) -> None:
         whole: dict[str, Any] = {}
@@ -97,6 +105,10 @@ class Board(anywidget.AnyWidget):
         kind = message.get("kind")
         if kind == "need-plotly":
             self.send({"kind": "plotly"}, buffers=[get_plotlyjs().encode()])
+            return
+        if kind == "click":
+            if self.on_click is not None:
+                self.on_click(str(message.get("cell")), str(message.get("trace")), int(message.get("point", -1)))
             return
         with self._lock:
             if kind == "hello":

@@ -1,4 +1,4 @@
-"""A view as one HTML file for people without Python: pictures by plotly, and front ends that run on their last state."""
+"""A view as one HTML file for people without Python: plotly pictures, and front ends that run on their last state."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import pytest
 from dsv4lab.timeline.records import BusySummary, StreamBusy
 from dsv4lab.viz.sheet import Sheet, empty_sheet
 from dsv4lab.viz.stream_busy import stream_busy_sheet
-from dsv4lab.widgets import board as board_module
+from dsv4lab.widgets import front
 from dsv4lab.widgets.board import Board
 
 pytestmark = pytest.mark.browser
@@ -102,7 +102,7 @@ def recorded(sheets: list[Sheet], monkeypatch: pytest.MonkeyPatch) -> dict[str, 
 
 def opened(tmp_path: Path, script: dict[str, Any], *, light: bool) -> dict[str, Any]:
     chromium = next(filter(None, (shutil.which(n) for n in ("chromium", "chromium-browser", "google-chrome"))))
-    source = Path(board_module.__file__).with_name("board.js").read_text(encoding="utf-8")
+    source = front.module("board.js")
     module = "data:text/javascript;base64," + base64.b64encode(source.encode()).decode()
     page = PAGE % {
         "script": json.dumps(script).replace("<", "\\u003c"),
