@@ -44,7 +44,7 @@ def spans(run: Simulated) -> dict[str, tuple[float, float]]:
 
 @pytest.mark.parametrize(("runtime", "second", "side"), [(HOST, (15, 25), (17, 27)), (EDGES, (12, 22), (14, 24))])
 def test_an_edge_across_queues(runtime: str, second: tuple[float, float], side: tuple[float, float]) -> None:
-    """``a`` runs 1 to 11. ``b`` waits for its signal (5 or 2) and a gap; meanwhile ``c`` pays the tax on host signals."""
+    """``a`` runs 1 to 11. ``b`` waits for its signal and a gap; meanwhile ``c`` pays the tax on host signals."""
     on = by_hand(runtime)
     found = spans(simulate(work([("a", "s0", 10, []), ("b", "s1", 10, ["a"]), ("c", "s0", 10, [])], on), on))
     assert found == {"a": (1, 11), "b": side, "c": second}

@@ -56,6 +56,9 @@ def test_short_graphs_pay_their_entry() -> None:
     serial, pair = (us({**pub.projection_pairs(1, two_streams=t), "repeat": 20}) / 20 for t in (False, True))
     assert serial == pytest.approx(13.60, rel=0.05)  # fitted: graph_us
     assert pair == pytest.approx(14.16, rel=0.1)
+    serial, pair = (us({**pub.projection_pairs(10, two_streams=t), "repeat": 20}) / 200 for t in (False, True))
+    assert serial == pytest.approx(9.24, rel=0.05)
+    assert pair == pytest.approx(11.73, rel=0.12)
 
 
 def test_one_queue_keeps_the_packets_and_loses_the_overlap() -> None:
