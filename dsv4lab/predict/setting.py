@@ -11,10 +11,11 @@ from dsv4lab.overlap.plan import HIP, OFF, OverlapPlan
 from dsv4lab.predict.roofline import Scenario, decode_step
 from dsv4lab.predict.scenarios import Options, run_step
 from dsv4lab.predict.serving import ACCEPTED, Serving, stall_us, tpot_us
-from dsv4lab.queues.costs import Machine, machine
+from dsv4lab.queues.costs import Machine, doubtful, machine, with_values
 from dsv4lab.queues.devices import DEVICES, device
 from dsv4lab.queues.policies import HIGH
 from dsv4lab.queues.runtimes import RUNTIMES, runtime
+from dsv4lab.queues.sensitivity import Lean, sensitivity
 from dsv4lab.queues.simulate import Simulated
 from dsv4lab.timeline.program import MAIN
 
@@ -78,11 +79,11 @@ class Setting:
 
     def run(self) -> Simulated:
         """One simulated step. Deterministic."""
-        return _run(self, self.shown_plan)
+        return _run(self, self.shown_plan, self.machine)
 
     def baseline(self) -> Simulated:
         """The same step under ``off``."""
-        return _run(self, OFF)
+        return _run(self, OFF, self.machine)
 
     def tpot_ms(self, run: Simulated) -> float:
         """Time per output token of a load whose steps are ``run``, prefills of other requests included."""
@@ -90,11 +91,23 @@ class Setting:
         return tpot_us(run.wall_ns / 1e3, serving, stall_us(self.scenario, run.machine, serving)) / 1e3
 
 
-def _run(setting: Setting, plan: OverlapPlan) -> Simulated:
-    on, scenario = setting.machine, setting.scenario
+def _run(setting: Setting, plan: OverlapPlan, on: Machine) -> Simulated:
+    scenario = setting.scenario
     work = decode_step(scenario, plan, on)
     priorities = {s: HIGH for s in work.lanes if s != MAIN} if setting.side_priority == HIGH else {}
     return run_step(replace(work, priorities=priorities), scenario, on, Options(eager=not setting.graphs))
+
+
+def leans(setting: Setting, layers: int = 4) -> tuple[list[Lean], float]:
+    """The assumed values that the gain over ``off`` leans on, and that gain (0 to 1), over the first ``layers``."""
+    short = replace(setting, layers=layers)
+    on = short.machine
+
+    def gain(changes: dict[str, float]) -> float:
+        at = with_values(on, changes)
+        return 1.0 - _run(short, short.shown_plan, at).wall_ns / _run(short, OFF, at).wall_ns
+
+    return sensitivity(gain, doubtful(on)), gain({})
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dsv4lab.viz.acceptance import acceptance_figure
     from dsv4lab.viz.page_layout import page_layout_figure
+    from dsv4lab.viz.predicted import predicted_figure
     from dsv4lab.viz.queue_occupancy import queue_occupancy_figure
     from dsv4lab.viz.sensitivity import sensitivity_figure
     from dsv4lab.viz.stream_busy import stream_busy_figure
@@ -15,8 +17,10 @@ if TYPE_CHECKING:
     from dsv4lab.viz.tuning import delta_bars, tpot_heatmap, tradeoff_scatter
 
 __all__ = [
+    "acceptance_figure",
     "delta_bars",
     "page_layout_figure",
+    "predicted_figure",
     "queue_occupancy_figure",
     "sensitivity_figure",
     "stream_busy_figure",
@@ -27,8 +31,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "acceptance_figure": "acceptance",
     "delta_bars": "tuning",
     "page_layout_figure": "page_layout",
+    "predicted_figure": "predicted",
     "queue_occupancy_figure": "queue_occupancy",
     "sensitivity_figure": "sensitivity",
     "stream_busy_figure": "stream_busy",

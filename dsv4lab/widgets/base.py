@@ -12,6 +12,7 @@ from typing import Any, ParamSpec
 import ipywidgets as widgets
 
 from dsv4lab.errors import LabError, UsageError
+from dsv4lab.widgets.cells import OPEN, current_execution
 
 _log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -55,7 +56,8 @@ class ErrorPane(widgets.HTML):  # type: ignore[misc]  # ipywidgets has no types
 class View(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
     """Base of the live views: a column of widgets with an errors pane of its own.
 
-    Subclasses name their options in ``OPTIONS``; any other keyword is refused with a hint.
+    Subclasses name their options in ``OPTIONS``; any other keyword is refused with a hint. Running a notebook cell
+    again closes the views that it made before.
     """
 
     OPTIONS: tuple[str, ...] = ()
@@ -64,6 +66,7 @@ class View(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         refuse_unknown(type(self).__name__, set(options) - set(self.OPTIONS), self.OPTIONS)
         self.errors = ErrorPane()
         super().__init__()
+        OPEN.add(self, current_execution())
 
     def guarded(self, callback: Callable[P, object]) -> Callable[P, None]:
         """``callback`` with its exceptions shown in the errors pane instead of lost in a log."""

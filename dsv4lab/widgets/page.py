@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import anywidget
@@ -55,8 +54,6 @@ def facts_block(facts: Mapping[str, object]) -> Text:
     return Text(f"<table><tbody>{rows}</tbody></table>")
 
 
-def write_page(path: str | Path, title: str, blocks: Sequence[Text | Picture]) -> Path:
-    """Write the page and return where it is. Raises ``OSError`` if that cannot be."""
-    target = Path(path)
-    target.write_text(pictures_page(title, blocks), encoding="utf-8")
-    return target
+def page_bytes(title: str, blocks: Sequence[Text | Picture]) -> bytes:
+    """The page. ``title`` is plain text."""
+    return pictures_page(title, blocks).encode()

@@ -19,8 +19,10 @@ KIND_NAMES = {"swa": "SWA, window only", "csa": "CSA, ratio 4", "hca": "HCA, rat
 class PlanSource(Protocol):
     """Where programs come from: an engine, or the op list that is simulated."""
 
-    table: Sequence[Mapping[str, Any]]
-    """Ops as of ``EngineClient.ops()``."""
+    @property
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Ops as of ``EngineClient.ops()``."""
+        ...
 
     def program(self, plan: OverlapPlan) -> StreamProgram:
         """A decode forward under ``plan``. Raises ``PlanError`` if it does not fit."""

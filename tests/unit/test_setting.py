@@ -7,7 +7,7 @@ import pytest
 from dsv4lab.errors import UsageError
 from dsv4lab.overlap.plan import CUDA, HIP, OFF
 from dsv4lab.predict.roofline import decode_step
-from dsv4lab.predict.setting import GPUS, Setting, predict, runtimes_of
+from dsv4lab.predict.setting import GPUS, Setting, leans, predict, runtimes_of
 from dsv4lab.queues.simulate import simulate
 
 SHORT = Setting(layers=4)
@@ -54,6 +54,13 @@ def test_a_prediction_is_of_the_whole_model() -> None:
     assert found.setting.layers is None
     assert found.change == found.tpot_ms / found.off_tpot_ms - 1
     assert predict(replace(demo, plan=OFF)).change == 0.0
+
+
+def test_what_the_answer_leans_on() -> None:
+    found, gain = leans(replace(SHORT, layers=None), layers=2)
+    assert {lean.status for lean in found} <= {"assumed"}
+    two = replace(SHORT, layers=2)
+    assert gain == 1.0 - two.run().wall_ns / two.baseline().wall_ns
 
 
 def test_what_a_model_cannot_do_is_refused() -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from dsv4lab.config.presets import preset
 from dsv4lab.errors import LabError, PlanError, WorkerDiedError
 from dsv4lab.overlap.plan import OverlapPlan, resolve_plan
+from dsv4lab.predict.roofline import Scenario
+from dsv4lab.timeline.program import StreamProgram
 from dsv4lab.timeline.records import PoolRequest, PoolSnapshot, QueryReads, StepRecord
 from dsv4lab.timeline.timeline import Timeline
+from dsv4lab.widgets.plan_rows import ListedSource
+
+SOURCE = ListedSource(Scenario(replace(preset("tiny"), compress_ratios=(0, 4, 128, 4))))
 
 
 @dataclass
@@ -26,11 +32,13 @@ class FakeClient:
     refuse: LabError | None = None
     watchers: list[Callable[..., object]] = field(default_factory=list)
     mourners: list[Callable[..., object]] = field(default_factory=list)
+    observers: list[Callable[[], object]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.limits = SimpleNamespace(max_requests=8, max_position=4096, pool_tokens=4096)
         self.model_config = SimpleNamespace(compress_ratios=(0, 4, 128, 4))
-        self.config = SimpleNamespace(queue_policy="round_robin")
+        self.config = SimpleNamespace(queue_policy="round_robin", device="cpu", model="tiny", speculative="none")
+        self.load_running: SimpleNamespace | None = None
 
     def _did(self, *call: Any) -> None:
         self.calls.append(call)
@@ -60,9 +68,13 @@ class FakeClient:
 
     def start_load(self, concurrency: int, *, prompt_tokens: int, max_new_tokens: int) -> None:
         self._did("start_load", concurrency, prompt_tokens, max_new_tokens)
+        self.load_running = SimpleNamespace(concurrency=concurrency, prompt_tokens=prompt_tokens)
+        self.changed()
 
     def stop_load(self) -> None:
         self._did("stop_load")
+        self.load_running = None
+        self.changed()
 
     def on_step(self, callback: Callable[..., object]) -> Callable[[], None]:
         self.watchers.append(callback)
@@ -71,6 +83,24 @@ class FakeClient:
     def on_exit(self, callback: Callable[..., object]) -> Callable[[], None]:
         self.mourners.append(callback)
         return lambda: self.mourners.remove(callback)
+
+    def on_change(self, callback: Callable[[], object]) -> Callable[[], None]:
+        self.observers.append(callback)
+        return lambda: self.observers.remove(callback)
+
+    def changed(self) -> None:
+        for observer in self.observers:
+            observer()
+
+    def ops(self) -> list[dict[str, Any]]:
+        return list(SOURCE.table)
+
+    def program(self, mode: str, tokens: int, plan: OverlapPlan) -> StreamProgram:
+        return SOURCE.program(plan)
+
+    def status(self) -> dict[str, Any]:
+        speculation = {"rate_by_place": [0.8, 0.5], "accepted_per_step": 1.3, "steps": 40}
+        return {"speculation": speculation} if self.config.speculative != "none" else {}
 
     def pool_snapshot(self) -> PoolSnapshot:
         requests = (PoolRequest(5, 1, 300, (1, 2)),)
@@ -105,9 +135,10 @@ class FakeClient:
 
     def die(self) -> None:
         """End as a killed worker does."""
-        self.alive = False
+        self.alive, self.load_running = False, None
         for mourner in self.mourners:
             mourner(WorkerDiedError("the worker died: <signal 9>"))
+        self.changed()
 
 
 def unknown_plan() -> PlanError:

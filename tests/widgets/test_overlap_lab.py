@@ -27,7 +27,7 @@ class Bench:
             pass
 
     def redraw(self) -> None:
-        self.lab._pump._drawn_at = self.lab._pool_at = float("-inf")
+        self.lab._pump._drawn_at = self.lab.engine._pool_at = float("-inf")
         self.lab._pump.touch()
         self.run()
 
@@ -49,7 +49,7 @@ def test_controls_start_as_the_engine_is(bench: Bench) -> None:
     assert bench.c.apply_queues.disabled
     assert bench.c.side_streams.value == 0
     assert [label for label, _ in bench.c.reads.options][1:3] == ["layer 0 (SWA)", "layer 1 (CSA)"]
-    assert bench.c.prompt_tokens.options == (16, 64, 256, 1024)
+    assert bench.c.isl.options == (16, 64, 256, 1024)
     assert bench.client.calls == []
 
 
@@ -75,7 +75,7 @@ def test_the_load_follows_its_controls_only_while_it_runs(bench: Bench) -> None:
     assert bench.client.calls == []
     bench.c.decode.value = True
     bench.run()
-    bench.c.prompt_tokens.value = 256
+    bench.c.isl.value = 256
     bench.run()
     bench.c.decode.value = False
     bench.run()
@@ -165,8 +165,8 @@ def test_rows_read_by_a_query(bench: Bench) -> None:
 def test_controls_follow_changes_from_elsewhere(bench: Bench) -> None:
     mine = OverlapPlan("mine", (Rule("compressor.*", "side0"),))
     bench.client.plan, bench.client.hw_queues = mine, 3
-    bench.client.decode()
-    bench.redraw()
+    bench.client.changed()
+    bench.run()
     assert (bench.c.plan.value, bench.c.queues.value) == ("mine", 3)
     bench.run()
     assert bench.client.calls == []
