@@ -63,5 +63,13 @@ class WorkerDiedError(EngineError):
     """The worker process ended unexpectedly. ``client.restart()`` starts a new one."""
 
 
+class RankDiedError(WorkerDiedError):
+    """A rank of a run over several processes ended or failed, and the run with it; the text names the rank."""
+
+
+class CollectiveError(EngineError):
+    """Ranks could not exchange tensors: one of them is late or gone."""
+
+
 class TimeoutExceededError(EngineError):
     """A call to the worker did not answer within its time limit."""

@@ -51,6 +51,11 @@ class ForwardResult(Protocol):
         """When each op ran."""
         ...
 
+    @property
+    def others(self) -> Mapping[int, RunRecord]:
+        """The same on other ranks of the attention group, by rank; asking may wait for them."""
+        ...
+
 
 class ModelRunner(Protocol):
     """Runs forwards over the pool that it owns. Used from one thread."""

@@ -22,15 +22,18 @@ from dsv4lab.errors import EngineError
 from dsv4lab.kv.formats import PoolFormat
 from dsv4lab.kv.snapshot import pool_snapshot
 from dsv4lab.overlap.plan import plan_from_json
+from dsv4lab.overlap.run_record import RunRecord
 from dsv4lab.timeline.records import Manifest, PoolSnapshot
 
 Send = Callable[[m.Message], None]
 
 
 class Service:
-    """One engine. ``send`` takes every message to the client."""
+    """One engine. ``send`` takes every message to the client; ``rank`` is this process's where there are several."""
 
-    def __init__(self, config: EngineConfig, model: ModelConfig, runner: ModelRunner, send: Send) -> None:
+    def __init__(
+        self, config: EngineConfig, model: ModelConfig, runner: ModelRunner, send: Send, rank: int | None = None
+    ) -> None:
         self._config = config
         self._runner = runner
         self._send = send
@@ -40,7 +43,7 @@ class Service:
         plan = effective_plan(config.plan, config.side_streams)
         runner.set_plan(plan)
         self._scheduler = make_scheduler(config, model, runner, self.limits.lookahead)
-        self._facts = StepFacts(self._scheduler, plan.name, config.hw_queues)
+        self._facts = StepFacts(self._scheduler, plan.name, config.hw_queues, rank)
         self._feed = LiveFeed(self._facts, send)
         self._reads = ReadsDesk(runner, self._scheduler, send)
         self._recorder = Recorder(self._facts, self._describe, send)
@@ -61,6 +64,10 @@ class Service:
     def step(self) -> None:
         """Run one forward, if there is work."""
         self._loop.step()
+
+    def on_idle_round(self, record: RunRecord) -> None:
+        """Other groups ran a forward, and this one took part in it without tokens."""
+        self._recorder.on_idle_round(record)
 
     def handle(self, command: m.Command) -> None:
         """Carry out one command; what goes wrong in a call is its answer."""

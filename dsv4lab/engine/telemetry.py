@@ -15,8 +15,9 @@ from dsv4lab.errors import EngineError
 from dsv4lab.overlap.run_record import timeline_of
 from dsv4lab.timeline.intervals import EMPTY, covered, merge
 from dsv4lab.timeline.program import MAIN
+from dsv4lab.timeline.ranks import of_rank, side_by_side
 from dsv4lab.timeline.records import StepRecord
-from dsv4lab.timeline.timeline import Timeline
+from dsv4lab.timeline.timeline import UNKNOWN, Timeline
 
 if TYPE_CHECKING:
     from dsv4lab.overlap.run_record import RunRecord
@@ -37,20 +38,29 @@ class Ran:
     plan: str
     hw_queues: int
     free_pages: int
+    ranks: tuple[tuple[int, RunRecord], ...] = ()
+    """With several ranks: the records of those that were asked for, by number."""
 
 
 @dataclass(slots=True)
 class StepFacts:
-    """The settings in force that a :class:`StepRecord` names; whoever changes them keeps this current."""
+    """The settings in force that a :class:`StepRecord` names; whoever changes them keeps this current.
+
+    ``rank`` is None where there is only one.
+    """
 
     scheduler: Scheduler
     plan: str
     hw_queues: int
+    rank: int | None = None
 
-    def ran(self, step: Step, record: RunRecord, start_ns: int, dur_ns: int) -> Ran:
-        """``step`` with the settings of this moment."""
+    def ran(self, step: Step, result: ForwardResult, start_ns: int, dur_ns: int, *, others: bool = False) -> Ran:
+        """``step`` with the settings of this moment; with ``others``, also what the other ranks of the group did."""
         free = self.scheduler.allocator.free_pages
-        return Ran(step, record, start_ns, dur_ns, self.plan, self.hw_queues, free)
+        ranks: tuple[tuple[int, RunRecord], ...] = ()
+        if self.rank is not None:
+            ranks = ((self.rank, result.record), *(result.others.items() if others else ()))
+        return Ran(step, result.record, start_ns, dur_ns, self.plan, self.hw_queues, free, ranks)
 
 
 def step_record(ran: Ran) -> StepRecord:
@@ -84,8 +94,14 @@ def busy_of(record: RunRecord) -> tuple[dict[str, int], int]:
 
 def timeline(rans: list[Ran], meta: Mapping[str, Any]) -> Timeline:
     """Forwards on one timeline, numbered by step."""
-    modes = {str(r.step.number): r.step.mode for r in rans}
-    return timeline_of([r.record for r in rans], [r.step.number for r in rans], meta={**meta, "step_modes": modes})
+    meta = {**meta, "step_modes": {str(r.step.number): r.step.mode for r in rans}}
+    steps = [r.step.number for r in rans]
+    if not rans or not rans[0].ranks:
+        return timeline_of([r.record for r in rans], steps, meta=meta)
+    by_rank = [dict(r.ranks) for r in rans]
+    return side_by_side(
+        [of_rank(timeline_of([records[rank] for records in by_rank], steps, meta=meta), rank) for rank in by_rank[0]]
+    )
 
 
 @dataclass(slots=True)
@@ -102,7 +118,7 @@ class LiveFeed:
         """See :class:`dsv4lab.engine.loop.StepListener`."""
         if not self.watched:
             return
-        self._pending.append(self.facts.ran(step, result.record, start_ns, dur_ns))
+        self._pending.append(self.facts.ran(step, result, start_ns, dur_ns))
         end = start_ns + dur_ns
         if end - self._sent_ns >= LIVE_PERIOD_NS:
             self._sent_ns = end
@@ -146,6 +162,7 @@ class Recorder:
     _open: Record | None = None
     _begun: bool = False
     _rans: list[Ran] = field(default_factory=list)
+    _idles: list[RunRecord] = field(default_factory=list)
 
     def start(self, call: Record, *, idle: bool) -> None:
         """Record from the next forward on. Raises :class:`EngineError` if a recording is open or too long."""
@@ -153,7 +170,7 @@ class Recorder:
             raise EngineError("a profile is being recorded already; one at a time")
         if not 1 <= call.steps <= MAX_RECORDED_STEPS:
             raise EngineError(f"profile of {call.steps} steps: takes 1 to {MAX_RECORDED_STEPS}")
-        self._open, self._begun, self._rans = call, call.decoding == 0, []
+        self._open, self._begun, self._rans, self._idles = call, call.decoding == 0, [], []
         if idle:
             self.on_idle()
 
@@ -163,9 +180,14 @@ class Recorder:
             return
         self._begun = self._begun or (step.mode == "decode" and len(step.chunks) >= self._open.decoding)
         if self._begun:
-            self._rans.append(self.facts.ran(step, result.record, start_ns, dur_ns))
+            self._rans.append(self.facts.ran(step, result, start_ns, dur_ns, others=True))
         if len(self._rans) >= self._open.steps:
             self.end()
+
+    def on_idle_round(self, record: RunRecord) -> None:
+        """The rank took part in a forward of other groups without tokens of its own."""
+        if self._open is not None:
+            self._idles.append(record)
 
     def on_idle(self) -> None:
         """Answer, if the call does not want to wait for more work."""
@@ -176,8 +198,12 @@ class Recorder:
         """Answer the open call, if there is one, with what there is."""
         if self._open is None:
             return
-        call, rans = self._open, self._rans
-        self._open, self._rans = None, []
+        call, rans, idles = self._open, self._rans, self._idles
+        self._open, self._rans, self._idles = None, [], []
         program = rans[-1].record.program if rans else None
         steps = tuple(step_record(ran) for ran in rans)
-        self.send(Recorded(call.call, pack_timeline(timeline(rans, self.describe())), program, steps))
+        ran = timeline(rans, self.describe())
+        if idles and self.facts.rank is not None:
+            idle = timeline_of(idles, [UNKNOWN] * len(idles), meta=ran.meta)
+            ran = side_by_side([*([ran] if rans else []), of_rank(idle, self.facts.rank)])
+        self.send(Recorded(call.call, pack_timeline(ran), program, steps))

@@ -13,8 +13,9 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+from dsv4lab.engine.child import start_ranks
 from dsv4lab.engine.messages import (
     Booting,
     Command,
@@ -28,15 +29,16 @@ from dsv4lab.engine.messages import (
     failure,
 )
 from dsv4lab.engine.wire import Channel
-from dsv4lab.errors import EngineError
+from dsv4lab.errors import EngineError, LabError
+from dsv4lab.parallel.layout import Layout, led_by
 
 if TYPE_CHECKING:
-    from dsv4lab.config.engine import EngineConfig
     from dsv4lab.config.model import ModelConfig
+    from dsv4lab.engine.groups import GroupedService
     from dsv4lab.engine.protocol import ModelRunner
     from dsv4lab.engine.service import Service
 
-    RunnerFactory = Callable[[EngineConfig, Callable[[str], None]], tuple[ModelRunner, ModelConfig]]
+    RunnerFactory = Callable[..., tuple[ModelRunner, ModelConfig]]  # configuration, stage, and with several ranks seat
 
 DEFAULT_FACTORY = "dsv4lab.engine.factory:make_runner"
 EXIT_GRACE_S = 5.0
@@ -69,7 +71,7 @@ class Worker:
             self._channel.end()
         return 0
 
-    def _boot(self) -> Service | None:
+    def _boot(self) -> Service | GroupedService | None:
         start = self._inbox.get()
         if not isinstance(start, Start):
             return None
@@ -81,10 +83,11 @@ class Worker:
         self._send(Ready(service.limits, service.model, service.manifest))
         return service
 
-    def _make_service(self, start: Start) -> Service:
+    def _make_service(self, start: Start) -> Service | GroupedService:
         from dsv4lab.config.engine import EngineConfig
 
         config = EngineConfig.from_json(start.config)
+        processes = start_ranks(len(led_by(Layout(config.tp_size, config.dp_size, config.ep_size))))
         self._stage("loading torch")
         import torch
 
@@ -93,10 +96,14 @@ class Worker:
         torch.set_num_threads(1)  # the runner's streams set their own
         module, _, name = self._factory.partition(":")
         factory: RunnerFactory = getattr(importlib.import_module(module), name)
+        if config.world_size > 1:
+            from dsv4lab.engine.ranks import open_ranks
+
+            return open_ranks(config, factory, self._stage, self._send, self._on_death, processes)
         runner, model = factory(config, self._stage)
         return Service(config, model, runner, self._send)
 
-    def _serve(self, service: Service) -> None:
+    def _serve(self, service: Service | GroupedService) -> None:
         while True:
             while service.idle or not self._inbox.empty():
                 command = self._inbox.get()
@@ -104,6 +111,11 @@ class Worker:
                     return
                 service.handle(command)
             service.step()
+
+    def _on_death(self, error: LabError, secondary: bool) -> NoReturn:
+        """The run over several ranks is over; this thread may be the only one that is not blocked in a collective."""
+        self._send(failure(0, error))
+        os._exit(4)
 
     def _stage(self, text: str) -> None:
         self._send(Booting(text))

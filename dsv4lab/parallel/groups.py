@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 import torch.distributed as dist
 
-from dsv4lab.errors import EngineError, UnavailableError
+from dsv4lab.errors import CollectiveError, UnavailableError
 from dsv4lab.parallel.layout import Layout
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ LOOPBACK = "127.0.0.1"
 class Group(Protocol):
     """Collectives of ``size`` ranks. Tensors are contiguous; a call returns when its result may be read by its stream.
 
-    Raises :class:`EngineError` naming the collective when the others do not take part in time.
+    Raises :class:`CollectiveError` naming the collective when the others do not take part in time.
     """
 
     rank: int
@@ -172,7 +172,7 @@ def backends() -> tuple[str, ...]:
 def open_groups(layout: Layout, store: Any, device: str, timeout_s: float) -> Parallel:
     """Join the others: every rank of ``layout`` calls this with the same ``store``, a ``torch.distributed`` store.
 
-    Raises :class:`EngineError` if they do not come within ``timeout_s`` seconds.
+    Raises :class:`CollectiveError` if they do not come within ``timeout_s`` seconds.
     """
     backend = backend_of(device)
     tp = dp = control = None
@@ -206,4 +206,4 @@ def _told(what: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise EngineError(f"{what}: {' '.join(str(error).split())[:300]}") from error
+        raise CollectiveError(f"{what}: {' '.join(str(error).split())[:300]}") from error

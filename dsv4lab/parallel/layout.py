@@ -105,3 +105,11 @@ class Layout:
                 [("n_shared_experts x moe_intermediate_size", config.n_shared_experts * inner[1])],
             ),
         ]
+
+
+def led_by(layout: Layout) -> list[int]:
+    """Ranks that this one starts: its followers, and rank 0 the leaders of the other groups."""
+    if layout.tp_rank:
+        return []
+    others = range(layout.tp_size, layout.world_size, layout.tp_size) if layout.rank == 0 else ()
+    return [*range(layout.rank + 1, layout.rank + layout.tp_size), *others]

@@ -72,6 +72,7 @@ class FakeResult:
     logits: NDArray[np.float32]
     record: RunRecord
     selection: NDArray[np.int32] | None = None
+    others: Mapping[int, RunRecord] = field(default_factory=dict)
 
 
 class FakeRunner:
