@@ -24,7 +24,9 @@ pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
 
 LEVELS, PLANS = (1, 4, 8), ("hip", "cuda", "moe")
 QUEUES, STEPS = 4, 10
-CLEAN, TRIED = 6, 16
+CLEAN, TRIED, HOPELESS = 6, 16, 3
+"""Rounds that count, rounds tried, and rounds after which one must have counted."""
+
 FOREIGN = 0.15
 """CPU seconds a second that others may take during a round; above it the round does not count."""
 
@@ -103,6 +105,8 @@ def measure(client: EngineClient, level: int, plans: list[OverlapPlan]) -> Round
                 if plan is OFF:
                     base = profiled(profile.program, profile.timeline)
         if found.foreign[-1] > FOREIGN or base is None:
+            if CLEAN - len(found.baselines) > TRIED - turn - 1 or not (turn < HOPELESS or found.baselines):
+                break
             continue
         found.baselines.append(base)
         for name, step in medians.items():
