@@ -11,26 +11,27 @@ from typing import Any, Self, get_args
 
 from dsv4lab.config.engine import EngineConfig, OverlapSetting
 from dsv4lab.engine import messages as m
-from dsv4lab.engine.core import ClientCore
+from dsv4lab.engine.chat import ChatClient
 from dsv4lab.engine.gather import gather
 from dsv4lab.engine.handle import OnEnd, OnToken, RequestHandle
 from dsv4lab.engine.link import OnProgress
 from dsv4lab.engine.load import ContinuousLoad, LoadShape, check_room
 from dsv4lab.engine.payloads import unpack_timeline
 from dsv4lab.engine.profiling import own_load_profile, record
-from dsv4lab.engine.prompts import batch, positive, synthetic, whole
 from dsv4lab.engine.prompts import plain as as_prompt
+from dsv4lab.engine.prompts import positive, synthetic, whole
 from dsv4lab.engine.request import SamplingParams
 from dsv4lab.engine.results import GenerateResult, Profile
 from dsv4lab.engine.scheduler import Mode
 from dsv4lab.engine.settings import changed_by
+from dsv4lab.engine.texts import Given, given_prompts
 from dsv4lab.errors import EngineError, UsageError
 from dsv4lab.overlap.plan import OverlapPlan, resolve_plan
 from dsv4lab.timeline.program import StreamProgram
 from dsv4lab.timeline.records import PoolSnapshot, QueryReads
 
 
-class EngineClient(ClientCore):
+class EngineClient(ChatClient):
     """An engine in a worker process of its own, started when the client is made.
 
     Plan, side streams and queue policy change between two forwards; the number of hardware queues and environment
@@ -70,22 +71,22 @@ class EngineClient(ClientCore):
         timeout_s: float | None = None,
         fingerprints: bool = False,
     ) -> GenerateResult:
-        """Run one prompt or several together to their ends.
+        """Run one prompt or several together to their ends. A prompt is a text or token ids.
 
         ``sampling`` is one for all, or one per prompt; ``on_token`` is called with the prompt's place and each token;
         ``fingerprints`` asks for those of the logits, in the results' ``requests``.
         Raises ``RequestError`` for a prompt that cannot run, ``TimeoutExceededError`` when ``timeout_s`` is over or the
         worker falls silent, and the error that a request ended with; the other requests are aborted then.
         """
-        rows = batch(prompts)
-        per_row = _per_prompt(sampling, len(rows))
-        specs = [
-            self._spec(row, max_new_tokens, params, fingerprints=fingerprints)
-            for row, params in zip(rows, per_row, strict=True)
+        rows = given_prompts(prompts, lambda: self.tokenizer)
+        asked = [
+            self._asked(row, max_new_tokens, params, fingerprints=fingerprints)
+            for row, params in zip(rows, _per_prompt(sampling, len(rows)), strict=True)
         ]
+        specs = [spec for spec, _ in asked]
         on_tokens = [partial(on_token, i) if on_token is not None else None for i in range(len(specs))]
         try:
-            result = gather(self._submit(specs, on_tokens), timeout_s)
+            result = gather(self._submit(specs, on_tokens, streams=[stream for _, stream in asked]), timeout_s)
             self._callbacks.flush(self.stall_s)
         except BaseException:
             self._abandon(specs)
@@ -100,9 +101,12 @@ class EngineClient(ClientCore):
         sampling: SamplingParams | None = None,
         on_token: OnToken | None = None,
     ) -> RequestHandle:
-        """Start one request and return at once. ``on_token`` is called with each token."""
-        spec = self._spec(as_prompt(prompt), max_new_tokens, sampling or SamplingParams())
-        (handle,) = self._submit([spec], [on_token])
+        """Start one request, of a text or of token ids, and return at once. ``on_token`` is called with each token."""
+        (given,) = (
+            given_prompts([prompt], lambda: self.tokenizer) if isinstance(prompt, str) else [Given(as_prompt(prompt))]
+        )
+        spec, stream = self._asked(given, max_new_tokens, sampling or SamplingParams())
+        (handle,) = self._submit([spec], [on_token], streams=[stream])
         return handle
 
     def load(

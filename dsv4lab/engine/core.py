@@ -25,6 +25,7 @@ from dsv4lab.engine.requests import LiveRequests
 from dsv4lab.engine.sampler import derived_seed
 from dsv4lab.errors import EngineError, LabError
 from dsv4lab.overlap.plan import OverlapPlan, resolve_plan
+from dsv4lab.text.stream import TextStream
 from dsv4lab.timeline.records import Manifest, StepRecord
 from dsv4lab.timeline.timeline import Timeline
 
@@ -169,10 +170,17 @@ class ClientCore:
         return spec
 
     def _submit(
-        self, specs: Sequence[RequestSpec], on_tokens: Sequence[OnToken | None], on_end: OnEnd | None = None
+        self,
+        specs: Sequence[RequestSpec],
+        on_tokens: Sequence[OnToken | None],
+        on_end: OnEnd | None = None,
+        streams: Sequence[TextStream | None] | None = None,
     ) -> list[RequestHandle]:
         now = time.perf_counter_ns()
-        handles = [RequestHandle(s, self, now, t, on_end) for s, t in zip(specs, on_tokens, strict=True)]
+        handles = [
+            RequestHandle(spec, self, now, on_token, on_end, stream)
+            for spec, on_token, stream in zip(specs, on_tokens, streams or [None] * len(specs), strict=True)
+        ]
         with self._lock:
             self._live.add(handles)
             if not self._held:

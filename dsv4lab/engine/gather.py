@@ -15,4 +15,6 @@ def gather(handles: Sequence[RequestHandle], timeout_s: float | None) -> Generat
     tokens = [h.result(None if deadline is None else max(0.0, deadline - time.monotonic())) for h in handles]
     begin = min((h.submitted_ns for h in handles), default=0)
     end = max((h.ended_ns for h in handles), default=0)
-    return GenerateResult.of(tokens, [h.stats for h in handles], end - begin)
+    texts = [h.text for h in handles]
+    known = None if all(text is None for text in texts) else [text or "" for text in texts]
+    return GenerateResult.of(tokens, [h.stats for h in handles], end - begin, texts=known)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from dsv4lab.engine.logprobs import TokenLogprobs
 from dsv4lab.engine.request import FinishReason, RequestSpec
 from dsv4lab.engine.results import RequestStats
 from dsv4lab.errors import LabError, TimeoutExceededError
+from dsv4lab.text.stream import TextStream
 
 _WAKE_S = 5.0
 
+T = TypeVar("T")
 OnToken = Callable[[int], object]
 OnEnd = Callable[["RequestHandle"], object]
 
@@ -39,8 +42,9 @@ class Owner(Protocol):
 class RequestHandle:
     """A submitted request: iterate it for new tokens as they come, or wait for :meth:`result`.
 
-    Each iteration starts at the first new token. Waiting raises what the request failed with, and
-    ``TimeoutExceededError`` when the worker says nothing for too long; it never hangs.
+    ``stream`` makes text of them, and ends the request at a stop string. Each iteration starts at the first new token.
+    Waiting raises what the request failed with, and ``TimeoutExceededError`` when the worker says nothing for too long;
+    it never hangs.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class RequestHandle:
         submitted_ns: int,
         on_token: OnToken | None = None,
         on_end: OnEnd | None = None,
+        stream: TextStream | None = None,
     ) -> None:
         self.on_token = on_token
         self.on_end = on_end
@@ -59,6 +64,8 @@ class RequestHandle:
         self._tokens: list[int] = []
         self._times_ns: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
+        self._stream = stream
+        self._pieces: list[str] = []
         self._reason: FinishReason | None = None
         self._error: LabError | None = None
         self._fingerprints: tuple[int, ...] = ()
@@ -79,6 +86,17 @@ class RequestHandle:
         """New tokens so far."""
         with self._changed:
             return list(self._tokens)
+
+    @property
+    def text(self) -> str | None:
+        """Text of the new tokens so far, without a stop string; None where the request has none."""
+        with self._changed:
+            return None if self._stream is None else "".join(self._pieces)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string is complete."""
+        return self._stream is not None and self._stream.stopped is not None
 
     @property
     def logprobs(self) -> list[TokenLogprobs]:
@@ -116,15 +134,11 @@ class RequestHandle:
             return self._times_ns[-1] if self._times_ns else self._submitted_ns
 
     def __iter__(self) -> Iterator[int]:
-        place = 0
-        while True:
-            self._await(lambda: len(self._tokens) > place or self.done, None)  # noqa: B023 - called at once
-            fresh = self.tokens[place:]
-            yield from fresh
-            place += len(fresh)
-            if self.done and place == len(self._tokens):
-                self._raise_error()
-                return
+        return self._follow(self._tokens)
+
+    def pieces(self) -> Iterator[str]:
+        """Text as it comes: whole characters, and nothing that may turn out to be the beginning of a stop string."""
+        return (piece for piece in self._follow(self._pieces) if piece)
 
     def result(self, timeout_s: float | None = None) -> list[int]:
         """All new tokens, once the request has ended (by itself or by :meth:`abort`)."""
@@ -137,6 +151,11 @@ class RequestHandle:
         if not self.done:
             self._owner.abort(self.request_id)
 
+    def abandon(self) -> None:
+        """Tell the worker that nobody waits for more; one that is gone needs no telling."""
+        with contextlib.suppress(LabError):
+            self._owner.abort(self.request_id)
+
     def replay(self) -> RequestSpec:
         """The request with the tokens so far, for a new worker to go on from."""
         with self._changed:
@@ -147,6 +166,8 @@ class RequestHandle:
         with self._changed:
             self._tokens.append(token)
             self._times_ns.append(time_ns)
+            if self._stream is not None:
+                self._pieces.append(self._stream.push(token))
             if logprobs is not None:
                 self._logprobs.append(logprobs)
             self._changed.notify_all()
@@ -157,9 +178,24 @@ class RequestHandle:
             if self._reason is not None:
                 return
             self._reason, self._error, self._fingerprints = reason, error, fingerprints
+            if self._stream is not None:
+                self._pieces.append(self._stream.finish())
             self._changed.notify_all()
         if self.on_end is not None:
             self.on_end(self)
+
+    def _follow(self, items: list[T]) -> Iterator[T]:
+        """The items of a growing list, until the request has ended."""
+        place = 0
+        while True:
+            self._await(lambda: len(items) > place or self.done, None)  # noqa: B023 - called at once
+            with self._changed:
+                fresh, done = items[place:], self.done
+            yield from fresh
+            place += len(fresh)
+            if done:
+                self._raise_error()
+                return
 
     def _await(self, condition: Callable[[], bool], timeout_s: float | None) -> None:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

@@ -49,6 +49,8 @@ class LiveRequests:
                 handle.push(token, progress.time_ns, logprobs.get(place))
                 if handle.on_token is not None:
                     self._callbacks.post(handle.on_token, token)
+                if handle.stopped:
+                    self._end_here(handle)
         for end in progress.finished:
             with self._lock:
                 handle = self._handles.pop(end.request_id, None)
@@ -56,6 +58,13 @@ class LiveRequests:
                 failed = end.reason is FinishReason.ERROR
                 error = lab_error(end.kind, end.text) if failed else None
                 handle.finish(end.reason, error, end.fingerprints)
+
+    def _end_here(self, handle: RequestHandle) -> None:
+        """A stop string is complete, which the worker cannot know: end the request for its caller, and tell it."""
+        with self._lock:
+            self._handles.pop(handle.request_id, None)
+        handle.finish(FinishReason.STOP)
+        self._callbacks.post(handle.abandon)
 
     def fail(self, error: LabError) -> None:
         """None of them will get any more."""

@@ -53,7 +53,8 @@ class GenerateResult:
     """New tokens of each request, in the order of the prompts, and what they took.
 
     ``ttft_ms`` and ``tpot_ms`` are medians over the requests that have them. ``wall_s`` runs from the first submission
-    to the last token; ``tokens_per_s`` is all new tokens over it.
+    to the last token; ``tokens_per_s`` is all new tokens over it. ``texts`` are those of the tokens, without special
+    ones and stop strings; None unless a prompt was text or stop strings were given.
     """
 
     tokens: list[list[int]]
@@ -63,10 +64,16 @@ class GenerateResult:
     wall_s: float
     tokens_per_s: float
     timeline: Timeline | None = None
+    texts: list[str] | None = None
 
     @classmethod
     def of(
-        cls, tokens: list[list[int]], requests: list[RequestStats], wall_ns: int, timeline: Timeline | None = None
+        cls,
+        tokens: list[list[int]],
+        requests: list[RequestStats],
+        wall_ns: int,
+        timeline: Timeline | None = None,
+        texts: list[str] | None = None,
     ) -> GenerateResult:
         """Sum up ``requests``, which took ``wall_ns`` together."""
         return cls(
@@ -77,6 +84,7 @@ class GenerateResult:
             wall_s=wall_ns / 1e9,
             tokens_per_s=sum(r.tokens for r in requests) * 1e9 / wall_ns if wall_ns else 0.0,
             timeline=timeline,
+            texts=texts,
         )
 
 

@@ -41,9 +41,10 @@ class ChatOptions:
     """How a conversation is put to the model.
 
     ``thinking``: the answer starts with reasoning. ``effort`` is a level of :data:`dsv4lab.text.effort.EFFORTS`, read
-    by ``profile``; ``"none"`` turns thinking off. ``tool_choice`` ``"required"`` opens a tool call, ``"none"`` hides
-    the tools. ``response_format`` is ``"json_object"`` or a JSON schema; it is asked for, not enforced. ``task`` asks
-    for one of :data:`dsv4lab.text.special.TASKS` instead of the next turn. Raises :class:`RequestError`.
+    by ``profile`` (None: official); ``"none"`` turns thinking off. ``tool_choice`` ``"required"`` opens a tool call,
+    ``"none"`` hides the tools. ``response_format`` is ``"json_object"`` or a JSON schema; it is asked for, not
+    enforced. ``task`` asks for one of :data:`dsv4lab.text.special.TASKS` instead of the next turn. Raises
+    :class:`RequestError`.
     """
 
     thinking: bool = True
@@ -51,13 +52,13 @@ class ChatOptions:
     tool_choice: str = "auto"
     response_format: str | Mapping[str, Any] | None = None
     task: str | None = None
-    profile: str = OFFICIAL
+    profile: str | None = None
 
     def __post_init__(self) -> None:
-        if self.profile not in PROFILES:
+        if self.profile is not None and self.profile not in PROFILES:
             raise RequestError(f"profile is {self.profile!r}: it takes {', '.join(PROFILES)}")
         if self.effort != "none":
-            effort_prefix(self.effort, self.profile)
+            effort_prefix(self.effort, self.profile or OFFICIAL)
         if self.tool_choice not in TOOL_CHOICES:
             raise RequestError(f"tool_choice is {self.tool_choice!r}: it takes {', '.join(TOOL_CHOICES)}")
         if self.tool_choice == "required" and self.thinks:
@@ -92,7 +93,7 @@ class _Encoder:
         o = self._options
         self._out.token(BOS)
         if o.thinks:
-            self._out.text(effort_prefix(o.effort, o.profile))
+            self._out.text(effort_prefix(o.effort, o.profile or OFFICIAL))
         self._head([m.content for m in self._messages if m.role == "system" and m.content])
         calls: dict[str, int] = {}
         for role, group in _turns(m for m in self._messages if m.role != "system"):

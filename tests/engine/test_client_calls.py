@@ -102,8 +102,8 @@ def test_requests_that_cannot_run_are_refused_at_once(client: EngineClient) -> N
         client.generate([])
     with pytest.raises(RequestError, match="together at most 16384"):
         client.generate([5] * 20_000)
-    with pytest.raises(RequestError, match="prompt is text"):
-        client.submit("hello")
+    with pytest.raises(RequestError, match="prompt 0 is 5: it takes a text or a sequence of token ids"):
+        client.generate([5, "hello"])
     with pytest.raises(UsageError, match="sampling has 1 entries for 2 prompts"):
         client.generate([[5], [6]], sampling=[SamplingParams()])
     with pytest.raises(UsageError, match="max_new_tokens"):
