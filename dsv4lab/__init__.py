@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dsv4lab.overlap.plan import OverlapPlan, Rule
     from dsv4lab.timeline.program import StreamProgram
     from dsv4lab.timeline.timeline import Timeline
-    from dsv4lab.trace.api import load_trace
+    from dsv4lab.viz.loaded import load_trace
     from dsv4lab.widgets import dashboard
 
 __all__ = [
@@ -51,7 +51,7 @@ _HOMES = {
     "StreamProgram": "dsv4lab.timeline.program",
     "Timeline": "dsv4lab.timeline.timeline",
     "dashboard": "dsv4lab.widgets",
-    "load_trace": "dsv4lab.trace.api",
+    "load_trace": "dsv4lab.viz.loaded",
     "open": "dsv4lab.engine.api",
 }
 
