@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
+from dsv4_kernels.weights import Weight
 
 from dsv4lab.kv.pool import Rows
 
@@ -14,8 +15,8 @@ Tensor = torch.Tensor
 class Ops(Protocol):
     """One method per op. Tensors are written in place or through ``out``; shapes are those of the references."""
 
-    def linear(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
-        """``out = x @ weight.T``: ``[T, K]``, ``[N, K]``, ``[T, N]``, in the dtype of ``weight``."""
+    def linear(self, x: Tensor, weight: Weight, out: Tensor) -> None:
+        """``out = x @ weight.T``: ``[T, K]``, ``[N, K]``, ``[T, N]``, in the dtype of ``weight``, else of ``x``."""
         ...
 
     def grouped_linear(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
@@ -183,11 +184,11 @@ class Ops(Protocol):
         ...
 
     def moe_gemm(
-        self, x: Tensor, experts: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, limit: float, out: Tensor
+        self, x: Tensor, experts: Tensor, weights: Tensor, w13: Weight, w2: Weight, limit: float, out: Tensor
     ) -> None:
         """See ``dsv4_kernels.moe_gemm``."""
         ...
 
-    def mlp(self, x: Tensor, w13: Tensor, w2: Tensor, limit: float, out: Tensor) -> None:
+    def mlp(self, x: Tensor, w13: Weight, w2: Weight, limit: float, out: Tensor) -> None:
         """``out = w2 swiglu(w13 x)``: the shared expert; ``w13 [2 I, D]``, ``w2 [D, I]``."""
         ...

@@ -13,6 +13,7 @@ from dsv4_kernels.index_streams.cpu import csa_stream_cpu
 from dsv4_kernels.index_topk.cpu import index_select_cpu, index_topk_cpu
 from dsv4_kernels.inverse_rope.cpu import rope_table_cpu, rotate_cpu
 from dsv4_kernels.mhc_pre_post.cpu import mhc_head_cpu, mhc_post_cpu, mhc_pre_cpu
+from dsv4_kernels.moe_gemm import moe_gemm_quant_reference
 from dsv4_kernels.moe_gemm.cpu import mlp_cpu, moe_gemm_cpu
 from dsv4_kernels.moe_route.cpu import moe_route_cpu
 from dsv4_kernels.norm_quant.cpu import rms_norm_cpu
@@ -20,6 +21,7 @@ from dsv4_kernels.qk_norm_rope_store.cpu import kv_norm_rope_cpu, kv_norm_rope_s
 from dsv4_kernels.ring_store import ring_store_reference
 from dsv4_kernels.sparse_decode.cpu import sparse_decode_cpu
 from dsv4_kernels.sparse_prefill import sparse_prefill_reference
+from dsv4_kernels.weights import Weight, dense, quantised
 
 from dsv4lab.backends.base import Ops, Tensor
 from dsv4lab.kv.pool import Rows
@@ -41,13 +43,28 @@ class TorchOps:
     sparse_decode: Callable[..., None] = staticmethod(sparse_decode_cpu)
     sparse_prefill: Callable[..., None] = staticmethod(sparse_prefill_reference)
     moe_route: Callable[..., None] = staticmethod(moe_route_cpu)
-    moe_gemm: Callable[..., None] = staticmethod(moe_gemm_cpu)
-    mlp: Callable[..., None] = staticmethod(mlp_cpu)
     rope_table: Callable[..., None] = staticmethod(rope_table_cpu)
 
-    def linear(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
-        """See :meth:`Ops.linear`."""
-        torch.mm(x.to(weight.dtype), weight.t(), out=out)
+    def linear(self, x: Tensor, weight: Weight, out: Tensor) -> None:
+        """See :meth:`Ops.linear`; a quantised weight is decoded, activations stay as they are."""
+        matrix = dense(weight, x.dtype)
+        torch.mm(x.to(matrix.dtype), matrix.t(), out=out)
+
+    def moe_gemm(
+        self, x: Tensor, experts: Tensor, weights: Tensor, w13: Weight, w2: Weight, limit: float, out: Tensor
+    ) -> None:
+        """See :meth:`Ops.moe_gemm`."""
+        if isinstance(w13, Tensor) and isinstance(w2, Tensor):
+            moe_gemm_cpu(x, experts, weights, w13, w2, limit, out)
+        else:
+            gate_up, down = quantised(w13), quantised(w2)
+            moe_gemm_quant_reference(
+                x, experts, weights, gate_up.codes, gate_up.scales, down.codes, down.scales, limit, out
+            )
+
+    def mlp(self, x: Tensor, w13: Weight, w2: Weight, limit: float, out: Tensor) -> None:
+        """See :meth:`Ops.mlp`."""
+        mlp_cpu(x, dense(w13, x.dtype), dense(w2, x.dtype), limit, out)
 
     def grouped_linear(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
         """See :meth:`Ops.grouped_linear`."""

@@ -9,8 +9,10 @@ from functools import cache
 from typing import Any
 
 import torch
+from dsv4_kernels.formats import FP8_GROUP
 from dsv4_kernels.hadamard import hadamard
 from dsv4_kernels.rope import rope_table
+from dsv4_kernels.weights import Fp8Weight, Weight, quantised
 
 from dsv4lab.backends.base import Ops, Tensor
 from dsv4lab.errors import UnavailableError, UsageError
@@ -36,6 +38,9 @@ KERNELS = {
     "sparse_prefill": "sparse_prefill.triton_op:sparse_prefill",
     "moe_route": "moe_route.triton_op:moe_route",
     "moe_gemm": "moe_gemm.triton_op:moe_gemm",
+    "moe_gemm_quant": "moe_gemm.triton_op:moe_gemm_quant",
+    "quant": "norm_quant.triton_op:quant",
+    "block_fp8_gemm": "block_fp8_gemm.triton_op:block_fp8_gemm",
     "swiglu": "swiglu.triton_op:swiglu_rows",
 }
 """Op to the wrapper that implements it, below ``dsv4_kernels``."""
@@ -74,11 +79,30 @@ class TritonOps:
         self.sparse_decode: Callable[..., None] = kernel("sparse_decode")
         self.sparse_prefill: Callable[..., None] = kernel("sparse_prefill")
         self.moe_route: Callable[..., None] = kernel("moe_route")
-        self.moe_gemm: Callable[..., None] = kernel("moe_gemm")
 
-    def linear(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
-        """See :meth:`Ops.linear`."""
-        torch.mm(x.to(weight.dtype), weight.t(), out=out)
+    def linear(self, x: Tensor, weight: Weight, out: Tensor) -> None:
+        """See :meth:`Ops.linear`; for fp8 weights the activations are quantised too (dsv4-spec 2.14)."""
+        if isinstance(weight, Tensor):
+            torch.mm(x.to(weight.dtype), weight.t(), out=out)
+            return
+        if not isinstance(weight, Fp8Weight):
+            raise UnavailableError("the triton backend multiplies by fp4 weights in experts only")
+        codes = torch.empty(x.shape, dtype=torch.float8_e4m3fn, device=x.device)
+        scales = torch.empty(x.shape[0], x.shape[1] // FP8_GROUP, dtype=torch.uint8, device=x.device)
+        kernel("quant")(x, codes, scales)
+        kernel("block_fp8_gemm")(codes, scales, weight.codes, weight.scales, out)
+
+    def moe_gemm(
+        self, x: Tensor, experts: Tensor, weights: Tensor, w13: Weight, w2: Weight, limit: float, out: Tensor
+    ) -> None:
+        """See :meth:`Ops.moe_gemm`."""
+        if isinstance(w13, Tensor):
+            kernel("moe_gemm")(x, experts, weights, w13, w2, limit, out)
+        else:
+            gate_up, down = quantised(w13), quantised(w2)
+            kernel("moe_gemm_quant")(
+                x, experts, weights, gate_up.codes, gate_up.scales, down.codes, down.scales, limit, out
+            )
 
     def grouped_linear(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
         """See :meth:`Ops.grouped_linear`."""
@@ -143,12 +167,13 @@ class TritonOps:
         """See :meth:`Ops.hadamard`."""
         x.copy_(hadamard(x))
 
-    def mlp(self, x: Tensor, w13: Tensor, w2: Tensor, limit: float, out: Tensor) -> None:
+    def mlp(self, x: Tensor, w13: Weight, w2: Weight, limit: float, out: Tensor) -> None:
         """See :meth:`Ops.mlp`."""
-        h = torch.mm(x, w13.t())
+        h = torch.empty(x.shape[0], w13.shape[0], dtype=x.dtype, device=x.device)
+        self.linear(x, w13, h)
         a = torch.empty(x.shape[0], w2.shape[1], dtype=x.dtype, device=x.device)
         kernel("swiglu")(h, limit, a)
-        torch.mm(a, w2.t(), out=out)
+        self.linear(a, w2, out)
 
 
 def _checked(ops: Ops) -> Ops:

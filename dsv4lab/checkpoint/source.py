@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
 
+from dsv4lab.backends.weights import Weight, kept
+from dsv4lab.checkpoint.decode import decode_fp4, decode_fp8
 from dsv4lab.checkpoint.draft import DraftKind, random_draft_weights
-from dsv4lab.checkpoint.load import Progress, load_draft_weights, load_weights
+from dsv4lab.checkpoint.load import Progress, load_draft_weights, load_weights, stream_stored
 from dsv4lab.checkpoint.names import Role, TensorSpec, expected_tensors, held_tensors
+from dsv4lab.checkpoint.stored import StoredWeight, random_stored, stored_bytes
 from dsv4lab.checkpoint.synthetic import random_weights
 from dsv4lab.config.from_json import load_model_config
 from dsv4lab.config.model import ModelConfig
@@ -17,6 +21,9 @@ from dsv4lab.config.presets import PRESETS
 from dsv4lab.errors import CheckpointError, ConfigError
 from dsv4lab.host import memory_bytes
 from dsv4lab.parallel.sharding import Sharding
+
+RELEASED = "fp4"
+"""How releases store a model: fp8, with fp4 experts."""
 
 
 def model_config(model: str) -> ModelConfig:
@@ -37,7 +44,7 @@ def model_weights(
     progress: Progress | None = None,
     sharding: Sharding | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Weights of ``model`` (see :func:`model_config`): synthetic ones from ``seed`` for a preset, else those on disk.
+    """Weights of ``model`` (see :func:`model_config`), dense: synthetic from ``seed`` for a preset, else those on disk.
 
     With ``sharding``, the parts of its rank: the very numbers that one process would have there.
 
@@ -52,6 +59,61 @@ def model_weights(
             f"this machine has {have / 1e9:.1f} GB of memory"
         )
     return random_weights(config, seed, dtype, sharding)
+
+
+def stored_weights(
+    model: str,
+    config: ModelConfig,
+    seed: int,
+    dtype: torch.dtype,
+    progress: Progress | None = None,
+    sharding: Sharding | None = None,
+) -> dict[str, Weight]:
+    """As :func:`model_weights`, with matrices in the formats that they are stored in, fp8 and fp4; a preset's as in a
+    release: fp8, experts fp4.
+
+    Others come dense in ``dtype``: those whose blocks are cut short, and ``wo_a``, whose product is grouped.
+    """
+    expected = expected_tensors(config)
+    if model in PRESETS:
+        need, have = stored_bytes(expected, RELEASED), memory_bytes()
+        if have is not None and need > have:
+            raise CheckpointError(
+                f"preset {model}: weights as stored take {need / 1e9:.1f} GB, "
+                f"this machine has {have / 1e9:.1f} GB of memory"
+            )
+        pairs = _random_stored(config, expected, seed, progress, sharding)
+    else:
+        pairs = stream_stored(model, config, progress, sharding)
+    return {name: _as_weight(name, stored, expected[name], dtype) for name, stored in pairs}
+
+
+def _random_stored(
+    config: ModelConfig,
+    expected: Mapping[str, TensorSpec],
+    seed: int,
+    progress: Progress | None,
+    sharding: Sharding | None,
+) -> Iterator[tuple[str, StoredWeight]]:
+    names = expected if sharding is None else held_tensors(expected, sharding)
+    for done, name in enumerate(names, start=1):
+        spec = expected[name]
+        part = None if sharding is None else sharding.part(name, spec.shape)
+        yield name, random_stored(name, spec, config, seed, RELEASED, part=part)
+        if progress is not None:
+            progress(done, len(names))
+
+
+def _as_weight(name: str, stored: StoredWeight, spec: TensorSpec, dtype: torch.dtype) -> Weight:
+    if stored.scale is None:
+        if spec.role is Role.HASH_TABLE:
+            return stored.values
+        return stored.values.to(dtype if spec.role.follows_model_dtype else torch.float32)
+    whole = kept(stored.values, stored.scale)
+    if whole is not None and not name.endswith("attn.wo_a.weight"):
+        return whole
+    decode = decode_fp8 if stored.values.dtype is torch.float8_e4m3fn else decode_fp4
+    return decode(stored.values, stored.scale, name).to(dtype)
 
 
 def draft_weights(

@@ -14,6 +14,7 @@ PAGE_TOKENS = 256
 MAX_HW_QUEUES = MAX_QUEUES
 DTYPES = ("float32", "bfloat16")
 BACKENDS = ("auto", "torch", "triton", "aiter")
+WEIGHTS = ("dense", "stored")
 QUEUE_POLICIES = ("round_robin", "refcount")
 STREAM_KINDS = ("queue", "serial")
 KV_CACHE_DTYPES = ("auto", "float32", "bf16", "fp8")
@@ -43,6 +44,8 @@ class EngineConfig:
     backend: str = "auto"
     """What runs the ops: torch on the CPU, triton or aiter on GPUs; auto is the best that the machine has."""
     dtype: str = "float32"
+    weights: str = "dense"
+    """Matrices in ``dtype``, or as stored: fp8, with the experts of a release (and of a preset) in fp4."""
     seed: int = 0
     """Seed of synthetic weights; also the default of sampling seeds."""
     plan: OverlapSetting = "off"
@@ -99,6 +102,7 @@ class EngineConfig:
         checks.text(_SOURCE, "device", self.device, "cpu, cuda, cuda:N, hip or hip:N", _DEVICE)
         checks.choice(_SOURCE, "backend", self.backend, BACKENDS)
         checks.choice(_SOURCE, "dtype", self.dtype, DTYPES)
+        checks.choice(_SOURCE, "weights", self.weights, WEIGHTS)
         checks.integer(_SOURCE, "seed", self.seed, 0, 2**63 - 1)
         _check_plan(self.plan)
         checks.integer(_SOURCE, "hw_queues", self.hw_queues, 1, MAX_HW_QUEUES)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from dsv4lab.checkpoint.draft import DraftKind, draft_stages
 from dsv4lab.checkpoint.load import Progress
-from dsv4lab.checkpoint.source import draft_weights, model_config, model_weights
+from dsv4lab.checkpoint.source import draft_weights, model_config, model_weights, stored_weights
 from dsv4lab.config.engine import EngineConfig
 from dsv4lab.config.model import ModelConfig
 from dsv4lab.config.presets import PRESETS
@@ -53,7 +53,8 @@ def build(
         draft_stages(model, kind)
         config = replace(config, verify_tokens=draft_tokens(model, kind, config.draft_tokens) + 1)
     stage("making synthetic weights" if config.model in PRESETS else f"reading {config.model}")
-    weights = model_weights(
+    read = stored_weights if config.weights == "stored" else model_weights
+    weights = read(
         config.model, model, config.seed, DTYPES[config.dtype], _percent(config.model, stage), _parts(layout, model)
     )
     if config.device == "cpu" and config.dtype == "float32":

@@ -16,6 +16,7 @@ from dsv4lab.model.weights import (
     Named,
     build_hyper_connection,
     build_layer,
+    take_tensor,
 )
 
 Tensor = torch.Tensor
@@ -56,13 +57,13 @@ def build_mtp(config: ModelConfig, tensors: Named, model: ModelWeights, experts:
     """``config`` is the drafter's (:func:`dsv4lab.checkpoint.draft.draft_layers_config`); ``tensors`` are consumed."""
     return MtpWeights(
         embed=model.embed,
-        e_norm=tensors.pop("mtp.0.enorm.weight"),
-        h_norm=tensors.pop("mtp.0.hnorm.weight"),
-        e_proj=tensors.pop("mtp.0.e_proj.weight"),
-        h_proj=tensors.pop("mtp.0.h_proj.weight"),
+        e_norm=take_tensor(tensors, "mtp.0.enorm.weight"),
+        h_norm=take_tensor(tensors, "mtp.0.hnorm.weight"),
+        e_proj=take_tensor(tensors, "mtp.0.e_proj.weight"),
+        h_proj=take_tensor(tensors, "mtp.0.h_proj.weight"),
         layers=(build_layer(config, tensors, "mtp.0", LayerKind.SWA, experts),),
         hc_head=build_hyper_connection(tensors, "mtp.0.hc_head"),
-        norm=tensors.pop("mtp.0.norm.weight"),
+        norm=take_tensor(tensors, "mtp.0.norm.weight"),
         head=model.head,
     )
 
@@ -75,13 +76,13 @@ def build_dspark(
     last = f"mtp.{stages - 1}"
     return DsparkWeights(
         embed=model.embed,
-        main_proj=tensors.pop("mtp.0.main_proj.weight"),
-        main_norm=tensors.pop("mtp.0.main_norm.weight"),
+        main_proj=take_tensor(tensors, "mtp.0.main_proj.weight"),
+        main_norm=take_tensor(tensors, "mtp.0.main_norm.weight"),
         layers=tuple(build_layer(config, tensors, f"mtp.{s}", LayerKind.SWA, experts) for s in range(stages)),
         hc_head=build_hyper_connection(tensors, f"{last}.hc_head"),
-        norm=tensors.pop(f"{last}.norm.weight"),
+        norm=take_tensor(tensors, f"{last}.norm.weight"),
         head=model.head,
-        markov_in=tensors.pop(f"{last}.markov_head.markov_w1.weight").float(),
-        markov_out=tensors.pop(f"{last}.markov_head.markov_w2.weight").float(),
-        confidence=tensors.pop(f"{last}.confidence_head.proj.weight").float(),
+        markov_in=take_tensor(tensors, f"{last}.markov_head.markov_w1.weight").float(),
+        markov_out=take_tensor(tensors, f"{last}.markov_head.markov_w2.weight").float(),
+        confidence=take_tensor(tensors, f"{last}.confidence_head.proj.weight").float(),
     )

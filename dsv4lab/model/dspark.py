@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from dsv4lab.kv import pool as resource
 from dsv4lab.model.block import list_block
 from dsv4lab.model.builder import OpListBuilder
@@ -35,7 +37,9 @@ def _list_stage_injection(b: OpListBuilder, stage: int, w: AttentionWeights) -> 
     """The stage's own KV projection of ``dspark.main``, normed, rotated and stored into its ring."""
     c = b.config
     main, kv_a = b.buffer("dspark.main", c.hidden_size), b.buffer("dspark.kv_a", c.head_dim)
-    kv, rope, wkv = b.buffer("kv", c.head_dim), rope_view(b, MAIN_TABLE), w.qkv_a[c.q_lora_rank :]
+    kv, rope = b.buffer("kv", c.head_dim), rope_view(b, MAIN_TABLE)
+    assert isinstance(w.qkv_a, Tensor)  # drafters are dense
+    wkv = w.qkv_a[c.q_lora_rank :]
 
     def store(_: object) -> None:
         meta = b.inputs.meta

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import torch
 
+from dsv4lab.backends.weights import Weight, concatenated, stacked
 from dsv4lab.config.model import LayerKind, ModelConfig
 from dsv4lab.errors import ConfigError
 
 Tensor = torch.Tensor
-Named = MutableMapping[str, Tensor]
+Named = MutableMapping[str, Tensor] | MutableMapping[str, Weight]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +37,7 @@ class CompressorWeights:
 class IndexerWeights:
     """``wq_b [Hi * di, q_lora]``, ``weights_proj [Hi, D]`` and the indexer's own compressor."""
 
-    wq_b: Tensor
+    wq_b: Weight
     weights_proj: Tensor
     compressor: CompressorWeights
 
@@ -46,13 +47,13 @@ class AttentionWeights:
     """``qkv_a [q_lora + d, D]`` holds ``wq_a`` and ``wkv``; ``wo_a [G, o_lora, H * d / G]``."""
 
     norm: Tensor
-    qkv_a: Tensor
+    qkv_a: Weight
     q_norm: Tensor
-    q_b: Tensor
+    q_b: Weight
     kv_norm: Tensor
     sink: Tensor
     o_a: Tensor
-    o_b: Tensor
+    o_b: Weight
     compressor: CompressorWeights | None
     indexer: IndexerWeights | None
 
@@ -68,10 +69,10 @@ class MoeWeights:
     gate: Tensor
     bias: Tensor | None
     table: Tensor | None
-    w13: Tensor
-    w2: Tensor
-    shared_w13: Tensor | None
-    shared_w2: Tensor | None
+    w13: Weight
+    w2: Weight
+    shared_w13: Weight | None
+    shared_w2: Weight | None
 
     @property
     def fused(self) -> bool:
@@ -115,17 +116,18 @@ def build_weights(config: ModelConfig, tensors: Named, experts: Experts = ALL_EX
     """Group and merge canonical ``tensors`` (:mod:`dsv4lab.checkpoint.names`), or a rank's parts of them.
 
     Entries are taken out of ``tensors`` one by one, so that at most one layer's worth exists twice. ``config`` has the
-    heads and groups of the parts. Raises :class:`ConfigError` for a shared expert that cannot be fused.
+    heads and groups of the parts. Matrices that are quantised stay so. Raises :class:`ConfigError` for a shared expert
+    that cannot be fused.
     """
     return ModelWeights(
-        embed=tensors.pop("embed.weight"),
+        embed=take_tensor(tensors, "embed.weight"),
         layers=tuple(
             build_layer(config, tensors, f"layers.{i}", config.kind(i), experts)
             for i in range(config.num_hidden_layers)
         ),
         hc_head=build_hyper_connection(tensors, "hc_head"),
-        norm=tensors.pop("norm.weight"),
-        head=tensors.pop("head.weight"),
+        norm=take_tensor(tensors, "norm.weight"),
+        head=take_tensor(tensors, "head.weight"),
     )
 
 
@@ -143,12 +145,14 @@ def build_layer(
 
 def build_hyper_connection(tensors: Named, prefix: str) -> HyperConnectionWeights:
     """``{prefix}_fn``, ``_base`` and ``_scale``."""
-    return HyperConnectionWeights(*(tensors.pop(f"{prefix}_{part}") for part in ("fn", "base", "scale")))
+    return HyperConnectionWeights(*(take_tensor(tensors, f"{prefix}_{part}") for part in ("fn", "base", "scale")))
 
 
 def _compressor(tensors: Named, prefix: str) -> CompressorWeights:
-    merged = torch.cat((tensors.pop(f"{prefix}.wkv.weight").float(), tensors.pop(f"{prefix}.wgate.weight").float()))
-    return CompressorWeights(merged, tensors.pop(f"{prefix}.ape"), tensors.pop(f"{prefix}.norm.weight"))
+    keys, scores, ape, norm = (
+        take_tensor(tensors, f"{prefix}.{part}") for part in ("wkv.weight", "wgate.weight", "ape", "norm.weight")
+    )
+    return CompressorWeights(torch.cat((keys.float(), scores.float())), ape, norm)
 
 
 def _attention(config: ModelConfig, tensors: Named, prefix: str, kind: LayerKind) -> AttentionWeights:
@@ -157,17 +161,17 @@ def _attention(config: ModelConfig, tensors: Named, prefix: str, kind: LayerKind
     if kind is LayerKind.CSA:
         indexer = IndexerWeights(
             tensors.pop(f"{a}.indexer.wq_b.weight"),
-            tensors.pop(f"{a}.indexer.weights_proj.weight"),
+            take_tensor(tensors, f"{a}.indexer.weights_proj.weight"),
             _compressor(tensors, f"{a}.indexer.compressor"),
         )
     return AttentionWeights(
-        norm=tensors.pop(f"{prefix}.attn_norm.weight"),
-        qkv_a=torch.cat((tensors.pop(f"{a}.wq_a.weight"), tensors.pop(f"{a}.wkv.weight"))),
-        q_norm=tensors.pop(f"{a}.q_norm.weight"),
+        norm=take_tensor(tensors, f"{prefix}.attn_norm.weight"),
+        qkv_a=concatenated((tensors.pop(f"{a}.wq_a.weight"), tensors.pop(f"{a}.wkv.weight"))),
+        q_norm=take_tensor(tensors, f"{a}.q_norm.weight"),
         q_b=tensors.pop(f"{a}.wq_b.weight"),
-        kv_norm=tensors.pop(f"{a}.kv_norm.weight"),
-        sink=tensors.pop(f"{a}.attn_sink"),
-        o_a=tensors.pop(f"{a}.wo_a.weight").view(config.o_groups, config.o_lora_rank, -1),
+        kv_norm=take_tensor(tensors, f"{a}.kv_norm.weight"),
+        sink=take_tensor(tensors, f"{a}.attn_sink"),
+        o_a=take_tensor(tensors, f"{a}.wo_a.weight").view(config.o_groups, config.o_lora_rank, -1),
         o_b=tensors.pop(f"{a}.wo_b.weight"),
         compressor=None if kind is LayerKind.SWA else _compressor(tensors, f"{a}.compressor"),
         indexer=indexer,
@@ -184,17 +188,27 @@ def _moe(config: ModelConfig, tensors: Named, prefix: str, experts: Experts) -> 
                 f"shared_expert_fusion: {config.name} has {config.n_shared_experts} shared experts, not 1"
             )
         names.append(f"{f}.shared_experts")
+        if type(tensors[f"{names[0]}.w1.weight"]) is not type(tensors[f"{names[-1]}.w1.weight"]):
+            raise ConfigError("shared_expert_fusion: the shared expert and the routed ones are stored in two formats")
     return MoeWeights(
-        norm=tensors.pop(f"{prefix}.ffn_norm.weight"),
-        gate=tensors.pop(f"{f}.gate.weight"),
-        bias=tensors.pop(f"{f}.gate.bias", None),
-        table=tensors.pop(f"{f}.gate.tid2eid", None),
-        w13=torch.stack([_gate_up(tensors, name) for name in names]),
-        w2=torch.stack([tensors.pop(f"{name}.w2.weight") for name in names]),
+        norm=take_tensor(tensors, f"{prefix}.ffn_norm.weight"),
+        gate=take_tensor(tensors, f"{f}.gate.weight"),
+        bias=take_tensor(tensors, f"{f}.gate.bias") if f"{f}.gate.bias" in tensors else None,
+        table=take_tensor(tensors, f"{f}.gate.tid2eid") if f"{f}.gate.tid2eid" in tensors else None,
+        w13=stacked([_gate_up(tensors, name) for name in names]),
+        w2=stacked([tensors.pop(f"{name}.w2.weight") for name in names]),
         shared_w13=None if experts.fused else _gate_up(tensors, f"{f}.shared_experts"),
         shared_w2=None if experts.fused else tensors.pop(f"{f}.shared_experts.w2.weight"),
     )
 
 
-def _gate_up(tensors: Named, prefix: str) -> Tensor:
-    return torch.cat((tensors.pop(f"{prefix}.w1.weight"), tensors.pop(f"{prefix}.w3.weight")))
+def _gate_up(tensors: Named, prefix: str) -> Weight:
+    return concatenated((tensors.pop(f"{prefix}.w1.weight"), tensors.pop(f"{prefix}.w3.weight")))
+
+
+def take_tensor(tensors: Named, name: str) -> Tensor:
+    """Entry ``name`` of ``tensors``, taken out. Raises :class:`ConfigError` if it is quantised."""
+    found = tensors.pop(name)
+    if not isinstance(found, Tensor):
+        raise ConfigError(f"{name} is quantised; only products of activations take it so")
+    return found

@@ -27,7 +27,10 @@ def sparse_prefill_reference(
         part = slice(a, a + BLOCK_TOKENS)
         rows, mask = padded_rows(prefix_indices, prefix_starts[part], prefix_lengths[part])
         own, own_mask = padded_rows(extend_indices, extend_starts[part], extend_lengths[part])
-        gathered = torch.cat((pool[rows].to(kv.dtype), kv[own]), dim=1)
+        stored = pool[rows].to(kv.dtype)
+        if not bool(mask.any(1).all()):  # masked places of a token without pool rows are row 0, which nobody owns
+            stored = torch.where(mask.unsqueeze(-1), stored, 0)
+        gathered = torch.cat((stored, kv[own]), dim=1)
         attend(q[part], gathered, torch.cat((mask, own_mask), dim=1), sink, scale, out[part])
 
 
