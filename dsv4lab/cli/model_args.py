@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dsv4lab.cli.rank_args import given_rank_fields
 from dsv4lab.config.engine import (
     DTYPES,
     INDEX_CACHE_DTYPES,
@@ -15,6 +16,7 @@ from dsv4lab.config.engine import (
     KV_LAYOUTS,
     QUEUE_POLICIES,
     SPECULATIVE,
+    WEIGHTS,
     EngineConfig,
     OverlapSetting,
 )
@@ -28,13 +30,19 @@ SPARE_TOKENS = 96
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, preset: str) -> None:
-    """``--preset`` or ``--checkpoint``, ``--seed``, ``--dtype``."""
+    """``--preset`` or ``--checkpoint``, ``--seed``, ``--dtype``, ``--weights``."""
     model = parser.add_mutually_exclusive_group()
     names = ", ".join(PRESETS)
     model.add_argument("--preset", default=preset, help=f"model with synthetic weights: {names} (default: {preset})")
     model.add_argument("--checkpoint", type=Path, metavar="DIR", help="a checkpoint's folder instead of a preset")
     parser.add_argument("--seed", type=int, default=0, help="seed of synthetic weights and of the prompts (default: 0)")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="number format (default: float32)")
+    parser.add_argument(
+        "--weights",
+        choices=WEIGHTS,
+        default="dense",
+        help="matrices in --dtype, or as stored: fp8, experts fp4 (default: dense)",
+    )
     add_pool_arguments(parser)
 
 
@@ -127,6 +135,7 @@ def engine_config(
         plan=plan,
         hw_queues=hw_queues,
         dtype=args.dtype,
+        weights=args.weights,
         seed=args.seed,
         queue_policy=args.queue_policy,
         side_streams=args.side_streams,
@@ -134,6 +143,7 @@ def engine_config(
         max_total_tokens=2 * concurrency * pages * PAGE,
         **given_pool_fields(args),
         **given_speculation_fields(args),
+        **given_rank_fields(args),
     )
 
 
