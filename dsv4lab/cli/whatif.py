@@ -17,6 +17,11 @@ from dsv4lab.errors import UsageError
 if TYPE_CHECKING:
     from dsv4lab.predict.whatif import Answer, Baseline
 
+UNJOINED = (
+    "--move without --join: what reads the moved kernels is known for a compressor's only; others are joined in front "
+    "of their stream's next fork, so the gain may be too high"
+)
+
 
 class WhatifCommand(Command):
     """Predict plans from a trace of the baseline alone."""
@@ -62,6 +67,8 @@ class WhatifCommand(Command):
         warnings = [*trace.warnings, *base.warnings]
         if not any(answer.moved_ops for answer in answers):
             warnings.append("no kernel of this trace is moved by the plan: name some with --move PATTERN=STREAM")
+        elif args.move and not args.join:
+            warnings.append(UNJOINED)
         found = {
             "simulated": True,
             "baseline_wall_ns": round(base.wall_us * 1e3),
@@ -70,7 +77,7 @@ class WhatifCommand(Command):
             "recognised": sorted({op for op in base.ops if op}),
             "recognised_share": sum(1 for op in base.ops if op) / len(base.ops),
             "rows": [_row(answer) for answer in answers],
-            "sensitivity": _leans(args, base),
+            "sensitivity": _leans(args, base) if any(answer.moved_ops for answer in answers) else None,
             "notes": sorted({note for answer in answers for note in answer.run.layout.notes if answer.moved_ops}),
             "out": None if args.out is None else str(args.out),
             "warnings": warnings,

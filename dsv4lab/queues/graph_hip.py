@@ -12,6 +12,8 @@ from dsv4lab.queues.workload import Workload
 
 COLLAPSE_LEVELS = 4
 MIN_OVERLAP = 2
+DEPTH_FIRST_SEGMENTS, DEPTH_FIRST_NODES = 16, 8
+"""The hybrid order goes depth first from so many segments on, if they have fewer nodes than that on average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +26,13 @@ class Segments:
     width: int
 
 
-def segment(workload: Workload, slots: int, direct: Sequence[tuple[int, ...]] | None = None) -> Segments:
+def segment(
+    workload: Workload, slots: int, direct: Sequence[tuple[int, ...]] | None = None, *, hybrid: bool = False
+) -> Segments:
     """Maximal linear paths, numbered by first op. A segment's slot is its index within its level modulo ``slots``.
 
-    ``direct``: what :func:`predecessors` gives, to spare the work.
+    ``hybrid``: many short segments get theirs depth first, as before rocm-systems#9363. ``direct``: what
+    :func:`predecessors` gives, to spare the work.
     """
     streams = {s: k for k, s in enumerate(workload.lanes)}
     lanes = [streams[s] for s in workload.streams]
@@ -39,18 +44,39 @@ def segment(workload: Workload, slots: int, direct: Sequence[tuple[int, ...]] | 
     of: list[int] = []
     level: list[int] = []
     slot: list[int] = []
+    children: list[list[int]] = []
     width: dict[int, int] = {}
     for before in after:
         if len(before) == 1 and followers[before[0]] == 1:
             of.append(of[before[0]])
             continue
+        for parent in sorted({of[d] for d in before}):
+            children[parent].append(len(level))
+        children.append([])
         depth = 1 + max((level[of[d]] for d in before), default=-1)
         at = width.get(depth, 0)
         width[depth] = at + 1
         of.append(len(level))
         level.append(depth)
         slot.append(at % slots)
+    if hybrid and len(level) >= DEPTH_FIRST_SEGMENTS and len(of) < DEPTH_FIRST_NODES * len(level):
+        slot = depth_first(children, [s for s, depth in enumerate(level) if depth == 0], slots)
     return Segments(tuple(of), tuple(level), tuple(slot), max(width.values(), default=0))
+
+
+def depth_first(children: Sequence[Sequence[int]], roots: Sequence[int], slots: int) -> list[int]:
+    """Slots in depth-first order: one is carried down a branch, the next begins after each leaf."""
+    out = [-1] * len(children)
+    current, stack = 0, list(reversed(roots))
+    while stack:
+        node = stack.pop()
+        if out[node] >= 0:
+            continue
+        out[node] = current
+        if not children[node]:
+            current = (current + 1) % slots
+        stack.extend(reversed(children[node]))
+    return out
 
 
 def _reduced(lanes: Sequence[int], after: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:

@@ -131,7 +131,7 @@ def _cuda_graph(workload: Workload, machine: Machine) -> Layout:
 def _hip_graph(workload: Workload, machine: Machine, torch: bool) -> Layout:
     """Slot 0 is the launch stream; the others are internal streams, made when the graph is instantiated."""
     direct = predecessors(workload)
-    found = graph_hip.segment(workload, machine.runtime.graph_queues, direct)
+    found = graph_hip.segment(workload, machine.runtime.graph_queues, direct, hybrid=machine.runtime.graph_hybrid)
     notes: tuple[str, ...] = ()
     if graph_hip.collapses(workload, found, machine):
         found = replace(found, slot=(0,) * len(found.slot))

@@ -16,6 +16,7 @@ class Runtime:
     ``policy``: how streams get queues. ``default_queues``: without ``GPU_MAX_HW_QUEUES``. ``device_signals``: words
     of cross-queue edges live in device memory (ordering edges). ``graph``: ``hip_segments`` (with ``graph_exclusive``:
     internal streams avoid the launch stream's queue; ``graph_shared``: in a PyTorch process they sit on it;
+    ``graph_hybrid``: many short segments are placed depth first;
     ``graph_collapse``: small graphs fold onto one queue),
     ``cuda_lanes``, or ``streams`` (a graph keeps the streams it was written with). ``graph_queues``: cap on a graph's
     internal streams. ``torch_pool``: side streams that the PyTorch of that time makes per priority (0: from the queue
@@ -33,6 +34,7 @@ class Runtime:
     graph_exclusive: bool = False
     graph_shared: bool = False
     graph_collapse: bool = False
+    graph_hybrid: bool = False
     graph_queues: int = 4
     torch_pool: int = 0
     barrier_elision: bool = False
@@ -99,6 +101,7 @@ RUNTIMES: dict[str, Runtime] = {
                 device_signals=_HOST,
                 graph_exclusive=("known", "four branches got three queues on 7.2.4 (section 1.5)"),
                 graph_shared=_SHARED,
+                graph_hybrid=("assumed", "segments of 7.2.4 are a port (rocm-systems#5520); their order is not stated"),
                 torch_pool=_POOL_32,
             ),
         ),
@@ -110,8 +113,13 @@ RUNTIMES: dict[str, Runtime] = {
             device_signals=False,
             graph="hip_segments",
             graph_exclusive=True,
+            graph_hybrid=True,
             sources=_sources(
                 policy=_DYNAMIC,
+                graph_hybrid=(
+                    "known",
+                    "before rocm-systems#9363: depth first from 16 segments of under 8 nodes on average",
+                ),
                 default_queues=_CAP,
                 device_signals=_HOST,
                 graph_exclusive=_EXCLUSIVE,

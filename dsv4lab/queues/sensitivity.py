@@ -19,7 +19,7 @@ LEANS = 0.002
 
 @dataclass(frozen=True, slots=True)
 class Lean:
-    """``low`` and ``high``: gain with the value halved and doubled, of a switch at 0 and at 1.
+    """``low`` and ``high``: gain with the value halved and doubled (a share: at 1 at most), of a switch at 0 and at 1.
 
     ``flips_at``: the nearest value within a factor of 8 at which the gain changes sign, of a switch its other position;
     None if there is none.
@@ -51,10 +51,11 @@ def sensitivity(gain: Gain, values: Mapping[str, Value], statuses: tuple[str, ..
             continue
         if value.value == 0:
             continue
-        low, high = gain({name: value.value / 2}), gain({name: value.value * 2})
+        up = _most(value)
+        low, high = gain({name: value.value / 2}), gain({name: value.value * min(2.0, up)})
         if max(abs(low - base), abs(high - base)) < LEANS:
             continue
-        flips = _flip(gain, name, value.value, base)
+        flips = _flip(gain, name, value.value, base, up)
         found.append(Lean(name, value.value, value.unit, value.status, value.source, low, high, flips))
     return sorted(found, key=lambda lean: (_distance(lean), lean.name))
 
@@ -74,10 +75,15 @@ def _distance(lean: Lean) -> float:
     return 0.0 if lean.unit == SWITCH else abs(math.log(lean.flips_at / lean.value))
 
 
-def _flip(gain: Gain, name: str, value: float, base: float) -> float | None:
+def _most(value: Value) -> float:
+    """By how much ``value`` may grow: a share (a number of at most 1 without a unit) not beyond 1."""
+    return min(FACTOR, 1.0 / value.value) if not value.unit and value.value <= 1 else FACTOR
+
+
+def _flip(gain: Gain, name: str, value: float, base: float, up: float) -> float | None:
     """Bisect on the logarithm of the value, on both sides; the nearer flip."""
     flips = []
-    for factor in (1 / FACTOR, FACTOR):
+    for factor in (1 / FACTOR, up):
         if (gain({name: value * factor}) > 0) == (base > 0):
             continue
         same, other = 0.0, math.log(factor)

@@ -12,6 +12,7 @@ import pytest
 from dsv4lab.queues.collectives import arrival_floors, floors_for
 from dsv4lab.queues.costs import Machine, machine
 from dsv4lab.queues.graph_cuda import lanes
+from dsv4lab.queues.graph_hip import depth_first
 from dsv4lab.queues.place import place
 from dsv4lab.queues.program_json import workload_from_json
 from dsv4lab.queues.simulate import Simulated, simulate
@@ -152,3 +153,24 @@ def test_collectives_end_when_the_slowest_rank_has_come() -> None:
     assert spans(alone)["q"] == (29, 34)
     late = simulate(program, on, floors=floors_for(program.kinds, arrival_floors(alone, 3.0)))
     assert spans(late) == {"a": (1, 11), "r": (12, 20), "b": (21, 31), "q": (32, 40)}
+
+
+def test_many_short_segments_are_placed_depth_first_before_10() -> None:
+    """Ten layers of fork and join, one kernel a segment: down the first branch to the end, then all the others."""
+    ops: Ops = []
+    for i in range(10):
+        ops += [
+            (f"f{i}", "main", 1, [f"s{i - 1}"] if i else []),
+            (f"s{i}", "side0", 1, [f"f{i}"]),
+            (f"m{i}", "main", 1, []),
+        ]
+    ops.append(("end", "main", 1, ["s9"]))
+    on = machine("mi355x", "rocm-7.14", 4)
+    layout = place(work(ops, on, launch="graph"), on)
+    slots = dict(zip(work(ops, on).names, layout.lanes, strict=True))
+    assert {slots[name] for name in slots if name[0] in "fse"} == {0}  # s is recorded first: the launch stream's
+    assert {slots[f"m{i}"] for i in range(10)} == {1}
+    levels = machine("mi355x", "rocm-10", 4)
+    assert place(work(ops, levels, launch="graph"), levels).lanes == layout.lanes  # the same here: two a level
+    assert depth_first([[1, 2], [3], [3], []], [0], 4) == [0, 0, 1, 0]
+    assert depth_first([[], [], [], [], []], [0, 1, 2, 3, 4], 4) == [0, 1, 2, 3, 0]  # independent nodes: four queues

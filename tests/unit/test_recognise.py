@@ -88,7 +88,9 @@ def test_a_predicted_timeline_is_written_and_read_like_any_other(
     out = tmp_path / "predicted.json.gz"
     line = f"whatif {file} --no-cache --device mi300x --runtime rocm-10+ordering-edges --move kv_store=side0"
     assert main(shlex.split(f"{line} --out {out}")) == 0
-    assert "simulated, not measured" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "simulated, not measured" in printed.out
+    assert "--move without --join" in printed.err
     found = load_trace(out, cache=False)
     assert found.meta["simulated"] is True
     busy = found.stream_busy(main="main")

@@ -185,6 +185,18 @@ def test_sensitivity_finds_what_turns_an_answer_round() -> None:
     assert found[0].low > found[0].high
 
 
+def test_a_share_is_not_taken_beyond_1() -> None:
+    shares = {"roof_share": machine("mi355x").values["roof_share"]}
+    tried: list[float] = []
+
+    def gain(changes: dict[str, float]) -> float:
+        tried.extend(changes.values())
+        return 0.9 - changes.get("roof_share", 0.8)
+
+    assert sensitivity(gain, shares)[0].flips_at == pytest.approx(0.9, rel=0.02)
+    assert max(tried) == pytest.approx(1.0)
+
+
 def test_user_plans_match_recorded_ops() -> None:
     plan = OverlapPlan("mine", (Rule("q_b", "side3"),))
     assert replan(base(), plan, 2, CpuProbe(5.0, 1.0)).streams.count("side3") == 1
