@@ -187,7 +187,8 @@ def test_decode_attention_reads_just_its_rows(rng: torch.Generator) -> None:
 def test_prefill_attention_is_one_softmax_over_both_regions(rng: torch.Generator) -> None:
     pool, kv = normal(rng, 20, 16), normal(rng, 40, 16)
     q, sink, out = normal(rng, 40, 2, 16), normal(rng, 2), poisoned(40, 2, 16)
-    prefix = [[(3 * t + i) % 20 for i in range(t % 4)] for t in range(40)]
+    pool[0] = torch.nan  # owned by nobody: tokens without a prefix must not touch it either
+    prefix = [[1 + (3 * t + i) % 19 for i in range(t % 4)] for t in range(40)]
     extend = [list(range(max(0, t - 5), t + 1)) for t in range(40)]
 
     def packed(lists: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
