@@ -65,6 +65,11 @@ def _add_options(action: str, parser: argparse.ArgumentParser) -> None:
         )
     if action == "ops":
         parser.add_argument("--by", choices=_BY, default="name", help="what to group by (default: name)")
+        parser.add_argument(
+            "--costs", type=Path, metavar="FILE", help="flops and bytes of a row by name (JSON): a roofline"
+        )
+        parser.add_argument("--peak-flops", type=float, metavar="N", help="the device's operations per second")
+        parser.add_argument("--peak-bytes", type=float, metavar="N", help="the device's bytes per second")
     if action in ("steps", "ops", "idle", "compare", "critical-path"):
         parser.add_argument("--top", type=int, default=20, metavar="N", help="rows to show (default: 20)")
     if action == "critical-path":

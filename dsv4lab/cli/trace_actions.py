@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dsv4lab.cli import trace_overview as more
 from dsv4lab.cli import trace_tables as tables
 from dsv4lab.cli.output import emit_json, note
 from dsv4lab.cli.trace_load import exit_code, load, show_warnings
@@ -15,6 +16,7 @@ from dsv4lab.errors import UsageError
 
 if TYPE_CHECKING:
     from dsv4lab.timeline.records import BusySummary
+    from dsv4lab.trace.analyse.roofline import RooflinePoint
     from dsv4lab.trace.api import Trace
 
 DAMAGED = 1
@@ -29,7 +31,7 @@ _SUFFIXES = {
 
 
 def summary(args: argparse.Namespace) -> int:
-    """Busy table."""
+    """Busy table and what goes with it."""
     trace = load(args.file, args)
     if args.clip_overlong:
         from dsv4lab.trace.analyse.suspect import clip_overlong
@@ -41,44 +43,23 @@ def summary(args: argparse.Namespace) -> int:
         emit_json(summary_json(trace, busy, args.main))
     else:
         tables.busy(trace, busy)
+        more.overview(more.overview_json(trace, args.main, more.rank_rows(trace, args.main)), trace)
         show_warnings(busy.warnings)
     return exit_code(trace, args.file)
 
 
 def summary_json(trace: Trace, busy: BusySummary, main: str | None) -> dict[str, Any]:
     """The documented object of ``trace summary --json``."""
-    from dsv4lab.timeline.busy import summarise
     from dsv4lab.timeline.occupancy import queue_depth
 
     out = busy.to_json()
     depth = {d.queue: dataclasses.asdict(d) for d in queue_depth(trace)}
     for queue in out["queues"]:
         queue["occupancy"] = {k: v for k, v in depth[queue["queue"]].items() if k != "queue"}
-    ranks = sorted(set(trace.rank[trace.busy_mask].tolist()))
-    parts = [(rank, summarise(trace.select(trace.rank == rank), main)) for rank in ranks] if len(ranks) > 1 else []
-    keep = ("wall_ns", "union_busy_ns", "sum_busy_ns", "sum_dur_ns", "concurrency", "hidden_ns")
-    whole = [(rank, busy) for rank in ranks] if len(ranks) == 1 else parts
-    out["ranks"] = [{"rank": rank, **{k: part.to_json()[k] for k in keep}} for rank, part in whole]
-    if parts:
-        out |= {"clocks": trace.meta.get("clocks"), "arrivals": _arrivals(trace)}
-    out["exposure"] = dataclasses.asdict(trace.exposure())
-    out["fork"] = dataclasses.asdict(trace.fork(main=main))
+    out |= more.overview_json(trace, main, more.rank_rows(trace, main))
     out["steps"] = trace.steps(main).to_json()
     out["load_report"] = trace.report.to_json() if trace.report else None
     return out
-
-
-def _arrivals(trace: Trace) -> dict[str, Any]:
-    """How far apart ranks enter their shared collectives, and how often each rank is the last."""
-    found = trace.arrivals()
-    skews = sorted(found.column("skew_ns")) if len(found) else []
-    last = Counter(found.column("last_rank")) if len(found) else Counter()
-    return {
-        "collectives": len(found),
-        "median_skew_ns": skews[len(skews) // 2] if skews else 0,
-        "most_skew_ns": skews[-1] if skews else 0,
-        "last_rank": {str(rank): count for rank, count in sorted(last.items())},
-    }
 
 
 def steps(args: argparse.Namespace) -> int:
@@ -90,7 +71,8 @@ def steps(args: argparse.Namespace) -> int:
     rows = step_times(trace, found, args.main)
     if args.json:
         listed = [dataclasses.asdict(row) for row in rows]
-        emit_json({"source": found.source, "unattributed": found.unattributed, "steps": listed})
+        replays = trace.graphs().to_json()
+        emit_json({"source": found.source, "unattributed": found.unattributed, "steps": listed, "replays": replays})
     else:
         tables.steps(rows, args.top)
         if found.unattributed:
@@ -103,14 +85,30 @@ def ops(args: argparse.Namespace) -> int:
     """Work by a key."""
     from dsv4lab.trace.analyse.ops import work
 
+    points = _roofline(args)
     trace = load(args.file, args)
     rows = work(trace, args.by)
+    placed = points(trace) if points else []
     if args.json:
-        emit_json({"by": args.by, "rows": [dataclasses.asdict(row) for row in rows]})
+        roof = {"roofline": [dataclasses.asdict(p) for p in placed]} if points else {}
+        emit_json({"by": args.by, "rows": [dataclasses.asdict(row) for row in rows], **roof})
     else:
         tables.work(rows, args.by, args.top)
+        if points:
+            more.roofline(placed, args.top)
         show_warnings(trace.warnings)
     return exit_code(trace, args.file)
+
+
+def _roofline(args: argparse.Namespace) -> Callable[[Trace], list[RooflinePoint]] | None:
+    """What places rows under the roofline; ``None`` if it was not asked for."""
+    peaks = (args.peak_flops, args.peak_bytes)
+    if args.costs is None and peaks == (None, None):
+        return None
+    if args.costs is None or None in peaks:
+        raise UsageError("a roofline takes --costs FILE, --peak-flops and --peak-bytes together")
+    known = more.read_costs(args.costs)
+    return lambda trace: trace.roofline(known, peak_flops=args.peak_flops, peak_bytes=args.peak_bytes)
 
 
 def idle(args: argparse.Namespace) -> int:
@@ -129,8 +127,7 @@ def idle(args: argparse.Namespace) -> int:
         )
     else:
         tables.idle(causes, largest)
-        bound = trace.launch_boundness()
-        note(f"launches: {bound.verdict}")
+        more.launches(trace.launch_boundness())
         show_warnings(trace.warnings)
     return exit_code(trace, args.file)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from dsv4lab.trace.analyse.critical import CriticalPath
     from dsv4lab.trace.analyse.fork import ForkVerdict
     from dsv4lab.trace.analyse.launches import LaunchBoundness
+    from dsv4lab.trace.analyse.roofline import RooflinePoint, Work
     from dsv4lab.trace.compare import Comparison
 
 
@@ -89,6 +91,12 @@ class Trace(Timeline):
         from dsv4lab.trace.analyse.launches import launch_boundness
 
         return launch_boundness(self)
+
+    def roofline(self, known: Mapping[str, Work], *, peak_flops: float, peak_bytes: float) -> list[RooflinePoint]:
+        """Rows of known cost under the roofline: see :func:`dsv4lab.trace.analyse.roofline.roofline`."""
+        from dsv4lab.trace.analyse.roofline import roofline
+
+        return roofline(self, known, peak_flops=peak_flops, peak_bytes=peak_bytes)
 
     def critical_path(self, rank: int | None = None) -> CriticalPath:
         """The chain of rows and gaps that makes up the wall."""

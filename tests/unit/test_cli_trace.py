@@ -127,6 +127,49 @@ def test_summary_tells_queues_ranks_steps_and_the_load_report(capsys: pytest.Cap
     assert out["exposure"]["wall_ns"] == out["wall_ns"]
 
 
+GRAPH = ROOT / "traces/rocm_mi300x_sglang_decode_hipgraph.pt.trace.json.gz"
+
+
+def test_summary_tells_graph_replays_and_launches(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run_json(capsys, "summary", GRAPH)
+    (graph,) = out["graphs"]
+    assert (graph["call"], graph["replays"], graph["rows"], graph["lanes"]) == ("hipGraphLaunch", 1, 544, 1)
+    assert out["launches"]["verdict"] in ("launch-bound", "balanced", "device-bound")
+    (replay,) = run_json(capsys, "steps", GRAPH)["replays"]
+    assert (replay["rows"], replay["wall_ns"]) == (544, round(graph["mean_wall_ns"]))
+
+
+def test_overview_tables_fit_80_columns_and_say_what_there_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["trace", "summary", str(TRACE), str(OTHER)]) == 0
+    ranks = capsys.readouterr().out
+    assert main(["trace", "summary", str(GRAPH)]) == 0
+    graphs = capsys.readouterr().out
+    assert max(len(line.rstrip()) for line in (ranks + graphs).splitlines()) <= 80
+    for title in ("the wall belongs to", "clock ahead", "median skew", "fork", "launches"):
+        assert title in ranks
+    assert "graph replays" not in ranks
+    assert "hipGraphLaunch" in graphs
+
+
+def test_a_roofline_of_rows_whose_cost_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    costs = tmp_path / "costs.json"
+    name = max(run_json(capsys, "ops", GRAPH)["rows"], key=lambda row: row["rows"])["key"]
+    costs.write_text(json.dumps({name: {"flops": 2e6, "bytes": 1e6}, "no such row": {"flops": 1, "bytes": 1}}))
+    words = ("ops", GRAPH, "--costs", costs, "--peak-flops", "1e15", "--peak-bytes", "5e12")
+    (point,) = run_json(capsys, *words)["roofline"]
+    assert (point["name"], point["bound"], point["intensity"]) == (name, "memory", 2.0)
+    assert point["bytes_rate"] == pytest.approx(1e6 / point["mean_ns"] * 1e9)
+    assert main(["trace", *map(str, words)]) == 0
+    assert "of roof" in capsys.readouterr().out
+    for wrong in ("[]", '{"k": {"flops": "x"}}', "{"):
+        costs.write_text(wrong)
+        assert main(["trace", *map(str, words)]) == 2
+        assert "--costs" in capsys.readouterr().err
+
+
 def test_every_action_has_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_json(capsys, "steps", TRACE)["source"] == "ProfilerStep"
     rows = run_json(capsys, "ops", TRACE, "--by", "category")["rows"]
@@ -143,7 +186,7 @@ def test_every_action_has_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_json(capsys, "validate", TRACE)["ok"] is True
 
 
-@pytest.mark.parametrize("action", ["steps", "ops", "idle", "critical-path", "validate"])
+@pytest.mark.parametrize("action", ["summary", "steps", "ops", "idle", "critical-path", "validate"])
 def test_tables_fit_80_columns(
     action: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +223,7 @@ def test_clip_overlong_is_on_request(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["convert", str(TRACE), "--out", "x.bin"], "unknown kind of file"),
         (["ops", str(TRACE), "--by", "color"], "invalid choice"),
         (["summary"], "required"),
+        (["ops", str(TRACE), "--peak-flops", "1e15"], "takes --costs FILE, --peak-flops and --peak-bytes together"),
         (["summary", "no/such/*.json"], "no file matches"),
     ],
 )

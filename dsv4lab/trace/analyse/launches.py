@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,18 +39,22 @@ def graph_replays(timeline: Timeline) -> list[Replay]:
 
     A launch is a graph's if its call says so; where the trace has no calls, if at least four rows share its id.
     """
-    host = (timeline.kind == int(Kind.HOST)) & (timeline.correlation != UNKNOWN)
-    calls = {int(timeline.correlation[row]): int(row) for row in np.flatnonzero(host)}
+    host = np.flatnonzero((timeline.kind == int(Kind.HOST)) & (timeline.correlation != UNKNOWN))
+    table = np.array([*(_GRAPH in name for name in timeline.names), False], np.bool_)
+    calls = {int(timeline.correlation[row]): int(row) for row in host[table[timeline.name[host]]]}
     busy = np.flatnonzero(timeline.busy_mask & (timeline.correlation != UNKNOWN))
+    if len(host):
+        busy = busy[np.isin(timeline.correlation[busy], list(calls))]
     order = busy[np.argsort(timeline.correlation[busy], kind="stable")]
     ids = timeline.correlation[order]
-    cuts = np.flatnonzero(ids[1:] != ids[:-1]) + 1
+    bounds = np.concatenate(([0], np.flatnonzero(ids[1:] != ids[:-1]) + 1, [len(ids)]))
+    many = np.flatnonzero(np.diff(bounds) >= (1 if len(host) else _ROWS_OF_A_GRAPH)) if len(ids) else ()
     out = []
-    for rows in np.split(order, cuts) if len(order) else []:
+    for at in many:
+        rows = order[bounds[at] : bounds[at + 1]]
         call = calls.get(int(timeline.correlation[rows[0]]))
         name = timeline.names[timeline.name[call]] if call is not None else ""
-        if _GRAPH in name or (call is None and not calls and len(rows) >= _ROWS_OF_A_GRAPH):
-            out.append(_replay(timeline, np.sort(rows), call, name))
+        out.append(_replay(timeline, np.sort(rows), call, name))
     return sorted(out, key=lambda r: r.start_ns)
 
 
@@ -69,6 +74,32 @@ def _replay(timeline: Timeline, rows: NDArray[np.int64], call: int | None, name:
         sum_busy_ns=busy.sum_busy_ns,
         concurrency=busy.concurrency,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class GraphGroup:
+    """Replays alike: launched by the same call, with as many rows on as many lanes. ``concurrency`` is over all."""
+
+    call: str
+    rows: int
+    lanes: int
+    replays: int
+    mean_wall_ns: float
+    mean_busy_ns: float
+    concurrency: float
+
+
+def graph_groups(replays: Sequence[Replay]) -> list[GraphGroup]:
+    """Replays by call, rows and lanes, longest total wall first."""
+    groups: dict[tuple[str, int, int], list[Replay]] = {}
+    for replay in replays:
+        groups.setdefault((replay.call, replay.rows, replay.lanes), []).append(replay)
+    out = []
+    for key, found in groups.items():
+        wall, busy, total = (sum(getattr(r, f) for r in found) for f in ("wall_ns", "busy_ns", "sum_busy_ns"))
+        count = len(found)
+        out.append((wall, GraphGroup(*key, count, wall / count, busy / count, total / busy if busy else 0.0)))
+    return [group for _, group in sorted(out, key=lambda pair: -pair[0])]
 
 
 @dataclass(frozen=True, slots=True)
