@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dsv4lab.timeline.program import StreamProgram
     from dsv4lab.timeline.timeline import Timeline
     from dsv4lab.viz.loaded import load_trace
-    from dsv4lab.widgets import dashboard
+    from dsv4lab.widgets import dashboard, trace_explorer
 
 __all__ = [
     "EngineClient",
@@ -38,6 +38,7 @@ __all__ = [
     "dashboard",
     "load_trace",
     "open",
+    "trace_explorer",
 ]
 
 _HOMES = {
@@ -53,6 +54,7 @@ _HOMES = {
     "dashboard": "dsv4lab.widgets",
     "load_trace": "dsv4lab.viz.loaded",
     "open": "dsv4lab.engine.api",
+    "trace_explorer": "dsv4lab.widgets",
 }
 
 

@@ -1,8 +1,8 @@
-"""How much time slices cover, and how many begin, in any window: exact, in time that grows with the log of their number.
+"""How much time slices cover, and how many begin, in any window: exact, at the cost of a binary search.
 
-The time that slices cover before a moment ``t`` is ``sum(t - start)`` over those begun, less ``sum(t - end)`` over those
-over. Two sorted columns with running sums answer that for any ``t``, however the slices overlap; sums wrap around in
-64 bits, and the difference of two is exact as long as it fits itself.
+The time that slices cover before a moment ``t`` is ``sum(t - start)`` over those begun, less ``sum(t - end)`` over
+those over. Two sorted columns with running sums answer that for any ``t``, however the slices overlap; sums wrap
+around in 64 bits, and the difference of two is exact as long as it fits itself.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class _Column:
         np.cumsum(times - origin, out=sums[1:])
         return cls(times, sums)
 
-    def before(self, low: int, high: int, moments: Ints, since: Ints) -> tuple[Ints, Ints]:
-        """How many times of ``[low, high)`` are before each moment, and the sum of what has passed since them."""
-        count = np.searchsorted(self.times[low:high], moments, side="left")
-        return count, since * count - (self.sums[low + count] - self.sums[low])
+    def passed(self, low: int, count: Ints, since: Ints) -> Ints:
+        """What has passed since the first ``count`` times from ``low`` on, added up."""
+        out: Ints = since * count - (self.sums[low + count] - self.sums[low])
+        return out
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -45,6 +45,7 @@ class SpanIndex:
     origin: int
     starts: _Column
     ends: _Column
+    apart: NDArray[np.bool_]  # of each group: no two slices overlap, so those over are those begun, or one less
 
     @classmethod
     def build(cls, start: Ints, end: Ints, group: NDArray[np.integer], groups: int) -> Self:
@@ -56,7 +57,11 @@ class SpanIndex:
         counts = np.bincount(group, minlength=groups) if len(group) else np.zeros(groups, np.int64)
         first = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
         origin = int(start.min()) if len(start) else 0
-        return cls(first, origin, _Column.of(start, first, origin), _Column.of(end, first, origin))
+        starts, ends = _Column.of(start, first, origin), _Column.of(end, first, origin)
+        overlaps = np.flatnonzero(starts.times[1:] < ends.times[:-1]) + 1
+        apart = np.ones(groups, np.bool_)
+        apart[np.searchsorted(first, overlaps[~np.isin(overlaps, first)], side="right") - 1] = False
+        return cls(first, origin, starts, ends, apart)
 
     def covered(self, groups: Sequence[int], edges: Ints) -> Ints:
         """``int64 [len(groups), len(edges) - 1]``: nanoseconds covered in each bin, slices that overlap added up."""
@@ -71,9 +76,13 @@ class SpanIndex:
             low, high = int(self.first[group]), int(self.first[group + 1])
             if low == high:
                 continue
-            begun, past = self.starts.before(low, high, edges, since)
-            over = self.ends.before(low, high, edges, since)[1]
-            time[at] = np.diff(past - over)
+            begun = np.searchsorted(self.starts.times[low:high], edges, side="left")
+            ends = self.ends.times[low:high]
+            if self.apart[group]:
+                over = begun - ((begun > 0) & (ends[begun - 1] > edges))
+            else:
+                over = np.searchsorted(ends, edges, side="left")
+            time[at] = np.diff(self.starts.passed(low, begun, since) - self.ends.passed(low, over, since))
             count[at] = np.diff(begun)
         return time, count
 

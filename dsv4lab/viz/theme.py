@@ -44,12 +44,35 @@ KIND_COLORS: Final = {
     Kind.HOST: VIOLET,
     Kind.ANNOTATION: SKY,
 }
+# Of the kinds of work in trace.analyse.categories: neighbours in a step differ in lightness as well as in hue.
+CATEGORY_COLORS: Final = {
+    "communication": RED,
+    "copy": "#b98a00",
+    "indexer": PINK,
+    "compressor": GREEN,
+    "attention": BLUE,
+    "mHC": VIOLET,
+    "MoE": ORANGE,
+    "norm/rope/quant": SKY,
+    "sampling": OLIVE,
+    "GEMM": "#3b5fa8",
+    "elementwise": "#6fae9c",
+    "other": "#9a8f86",
+}
+CAUSE_COLORS: Final = {
+    "launch-bound": RED,
+    "host gap": ORANGE,
+    "other stream": VIOLET,
+    "kernel gap": SKY,
+    "inside graph": GREEN,
+    "unknown": GREY,
+}
 LAYER_COLORS: Final = {0: SKY, 4: ORANGE, 128: GREEN}
 CYCLE: Final = (BLUE, ORANGE, GREEN, PINK, SKY, RED, VIOLET, OLIVE)
 THEMES: Final = ("light", "dark")
 UNUSED_BUTTONS: Final = ("select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d", "sendChartToCloud")
 
-_KERNEL_TONES: Final = (
+KERNEL_TONES: Final = (
     *(BLUE, ORANGE, GREEN, PINK, SKY, RED, VIOLET, OLIVE),
     *("#5a9bd0", "#b97f00", "#3fae8d", "#b0578a", "#2e9fb5", "#b5713a", "#6a7fd6", "#7f9a3a"),
 )
@@ -71,12 +94,17 @@ def owner_color(request_id: int) -> str:
     return CYCLE[request_id % len(CYCLE)]
 
 
-def kernel_color(name: str) -> str:
-    """Colour of a kernel by its name without template arguments, equal in every run and on every machine."""
+def kernel_tone(name: str) -> int:
+    """Place in :data:`KERNEL_TONES` of a kernel, by its name without template arguments, equal on every machine."""
     bare = name
     while (shorter := _TEMPLATE_ARGS.sub("", bare)) != bare:
         bare = shorter
-    return _KERNEL_TONES[zlib.crc32(bare.encode("utf-8", "replace")) % len(_KERNEL_TONES)]
+    return zlib.crc32(bare.encode("utf-8", "replace")) % len(KERNEL_TONES)
+
+
+def kernel_color(name: str) -> str:
+    """Colour of a kernel by its name: see :func:`kernel_tone`."""
+    return KERNEL_TONES[kernel_tone(name)]
 
 
 def fade(color: str, alpha: float) -> str:

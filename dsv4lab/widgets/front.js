@@ -126,21 +126,23 @@ function save(name, blob) {
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 
-// One question at a time to the kernel; of those asked meanwhile only the last is put.
+// One question at a time to the kernel; of those asked meanwhile only the last is put. A question that the kernel
+// refuses ("failed") is over as well; whoever listens for that kind of message shows why.
 function asker(model, kind) {
+  const own = Math.random().toString(36).slice(2); // two views of one widget hear each other's answers
   let waiting = null;
   let next = null;
-  let number = 0;
+  let count = 0;
   const put = (question, done) => {
-    waiting = { number: ++number, done };
-    model.send({ kind, number, ...question });
+    waiting = { number: `${own}:${(count += 1)}`, done };
+    model.send({ ...question, kind, number: waiting.number });
   };
   const take = (message, buffers) => {
-    if (message.kind !== kind || !waiting || message.number !== waiting.number) return;
+    if (!waiting || message.number !== waiting.number) return;
     const { done } = waiting;
     waiting = null;
     if (next) { const [question, then] = next; next = null; put(question, then); }
-    done(arrays(message, buffers));
+    if (message.kind === kind) done(arrays(message, buffers));
   };
   model.on("msg:custom", take);
   return {

@@ -1,0 +1,99 @@
+// What stands above the tracks: the whole trace with the window in it, ruler, steps, concurrency, gaps.
+
+const SIDE_B = "#d55e00";
+
+function paintMini(pen, view) {
+  const { overview, whole, palette } = view;
+  const scale = view.plot() / (whole.end - whole.start);
+  overview.busy.forEach((busy, side) => {
+    const tall = (MINI - 6) / overview.busy.length;
+    const size = view.plot() / overview.columns;
+    for (let i = 0; i < overview.columns; i += 1) {
+      const h = busy[i] * (tall - 1);
+      if (h > 0) pen.rect(GUTTER + i * size, 2 + (side + 1) * tall - h, Math.max(size, 0.7), h, side ? SIDE_B : palette.accent, 0.55);
+    }
+  });
+  const [x0, x1] = [view.window.start, view.window.end].map((t) => GUTTER + Math.min(Math.max((t - whole.start) * scale, 0), view.plot()));
+  pen.rect(GUTTER, 1, x0 - GUTTER, MINI - 4, palette.paper, 0.55);
+  pen.rect(x1, 1, GUTTER + view.plot() - x1, MINI - 4, palette.paper, 0.55);
+  pen.frame(x0 + 0.5, 1, Math.max(x1 - x0, 3) - 1, MINI - 4, palette.ink, 1);
+  pen.text("whole trace", 6, MINI / 2, palette.muted, { size: 10.5 });
+}
+
+function paintHead(pen, view, shape) {
+  const { palette } = view;
+  let y = MINI;
+  pen.text(ns(shape.end - shape.start), 6, y + RULER / 2, palette.ink, { size: 11, weight: 650 });
+  pen.clip(GUTTER, y, view.plot(), HEAD);
+  drawRuler(pen, shape, y, RULER);
+  pen.unclip();
+  y += RULER;
+  pen.text("steps", 6, y + STEPS / 2, palette.muted, { size: 10.5 });
+  pen.clip(GUTTER, y, view.plot(), HEAD);
+  view.steps.forEach((marks, side) => {
+    const tall = (STEPS - 2) / view.steps.length;
+    marks.forEach(([label, mode, , start, end], i) => {
+      if (end < shape.start || start > shape.end) return;
+      const [x0, x1] = [Math.max(shape.x(start), shape.left), Math.min(shape.x(end), shape.right)];
+      pen.rect(x0, y + 1 + side * tall, Math.max(x1 - x0 - 0.5, 1), tall - 1, side ? SIDE_B : palette.accent, i % 2 ? 0.3 : 0.16);
+      if (x1 - x0 > 40 && tall > 8) pen.text(mode === "unknown" ? label : `${label} · ${mode}`, x0 + 4, y + STEPS / 2, palette.ink, { size: 10, most: x1 - x0 - 8 });
+    });
+  });
+  pen.unclip();
+  y += STEPS;
+  paintRunning(pen, view, shape, y);
+  y += RUNNING;
+  paintGaps(pen, view, shape, y + 2);
+}
+
+function paintRunning(pen, view, shape, y) {
+  const data = view.covers(view.data) ? view.data : view.overview;
+  const size = (data.end - data.start) / data.columns;
+  const from = Math.max(0, Math.floor((shape.start - data.start) / size));
+  const to = Math.min(data.columns, Math.ceil((shape.end - data.start) / size));
+  let most = 1;
+  for (const running of data.running) for (let i = from; i < to; i += 1) most = Math.max(most, running[i]);
+  most = Math.ceil(most - 1e-3);
+  const tall = RUNNING - 8;
+  const base = y + RUNNING - 2;
+  pen.text("busy tracks", 6, y + RUNNING / 2, view.palette.muted, { size: 10.5 });
+  pen.text(String(most), GUTTER - 6, y + 8, view.palette.muted, { size: 10, align: "right" });
+  pen.text("0", GUTTER - 6, base - 4, view.palette.muted, { size: 10, align: "right" });
+  pen.clip(GUTTER, y, view.plot(), RUNNING);
+  for (let level = 0; level <= most; level += Math.max(1, Math.ceil(most / 4))) pen.rect(GUTTER, base - (level / most) * tall, view.plot(), 0.7, view.palette.line);
+  data.running.forEach((running, side) => {
+    const line = [];
+    for (let i = from; i < to; i += 1) {
+      const h = base - (running[i] / most) * tall;
+      line.push([shape.x(data.start + i * size), h], [shape.x(data.start + (i + 1) * size), h]);
+    }
+    if (!line.length) return;
+    if (side === 0) pen.area([[line[0][0], base], ...line, [line.at(-1)[0], base]], view.palette.accent, 0.3);
+    pen.line(line, side ? SIDE_B : view.palette.accent, 1.2);
+  });
+  pen.unclip();
+}
+
+function paintGaps(pen, view, shape, y) {
+  pen.text("idle, by cause", 6, y + GAPS / 2, view.palette.muted, { size: 10.5 });
+  pen.clip(GUTTER, y, view.plot(), GAPS);
+  const sides = view.setup.sides.length;
+  const tall = GAPS / sides;
+  const data = view.covers(view.data) ? view.data : view.overview;
+  const colors = new Map(view.setup.causes.map((cause) => [cause.label, cause.color]));
+  for (let side = 0; side < sides; side += 1) {
+    const top = y + side * tall;
+    const gaps = view.gaps[side];
+    if (gaps) {
+      for (const [start, dur, cause] of gaps) if (start < shape.end && start + dur > shape.start) pen.rect(shape.x(start), top, Math.max(shape.x(start + dur) - shape.x(start), 1), tall - 1, colors.get(cause));
+      continue;
+    }
+    const size = (data.end - data.start) / data.columns;
+    for (let i = 0; i < data.columns; i += 1) {
+      const idle = 1 - data.busy[side][i];
+      const x = shape.x(data.start + i * size);
+      if (idle > 0.004 && x < shape.right && x > shape.left - 4) pen.rect(x, top, Math.max(shape.x(data.start + (i + 1) * size) - x, 0.7), tall - 1, view.palette.muted, 0.15 + 0.6 * idle);
+    }
+  }
+  pen.unclip();
+}

@@ -1,0 +1,73 @@
+"""One of the traces in the trace explorer, and the parts that its messages are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from dsv4lab.errors import UsageError
+from dsv4lab.trace.analyse.categories import CATEGORIES
+from dsv4lab.trace.analyse.idle import CAUSES
+from dsv4lab.viz import flows
+from dsv4lab.viz import theme as themes
+from dsv4lab.viz import trace_facts as facts
+from dsv4lab.viz.trace_index import Marks, TraceIndex
+
+Json = dict[str, Any]
+CAUSE_TEXTS = {
+    "launch-bound": "the next row's launch began inside the gap or was still on its way, and the host was launching",
+    "host gap": "the host launched nothing for a while before the next row's launch",
+    "other stream": "the next row was queued before the gap and follows a row of another stream: it waited for it",
+    "kernel gap": "the next row was queued before the gap, behind a row of its own stream",
+    "inside graph": "the rows on both sides belong to one graph replay",
+    "unknown": "the trace does not say when the next row was launched",
+}
+
+
+@dataclass(slots=True)
+class Side:
+    """One of the traces shown. ``shift_ns`` is added to its times since its first row to get those of the page."""
+
+    label: str
+    index: TraceIndex
+    pairs: flows.Pairs
+    shift_ns: int = 0
+    found: Marks | None = None
+    path: Marks | None = None
+    steps: list[facts.StepMark] = field(default_factory=list)
+
+    @property
+    def origin_ns(self) -> int:
+        """The moment of the trace's clock that is 0 on the page."""
+        return self.index.span_ns[0] - self.shift_ns
+
+
+def tones() -> list[Json]:
+    """Name and colour of every tone, in order of its number."""
+    named = [{"label": name, "color": themes.CATEGORY_COLORS[name]} for name in CATEGORIES]
+    named += [{"label": label, "color": themes.GREY} for label in ("waiting for another stream", "host call", "range")]
+    return named + [{"label": "", "color": color} for color in themes.KERNEL_TONES]
+
+
+def moments(message: Json) -> tuple[int, int]:
+    """``start`` and ``end`` of a question in whole nanoseconds, at least one apart. Raises :class:`UsageError`."""
+    try:
+        start, end = round(float(message["start"])), round(float(message["end"]))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise UsageError("a window takes start and end in nanoseconds") from None
+    return start, max(end, start + 1)
+
+
+def whole(message: Json, key: str, low: int, high: int) -> int:
+    """A whole number of a question in ``low..high``. Raises :class:`UsageError`."""
+    value = message.get(key)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise UsageError(f"{key} = {value!r}: takes a whole number in {low}..{high}")
+    return value
+
+
+def causes() -> list[Json]:
+    """Name, colour and meaning of every cause of idle time."""
+    return [{"label": cause, "color": themes.CAUSE_COLORS[cause], "help": CAUSE_TEXTS[cause]} for cause in CAUSES]
