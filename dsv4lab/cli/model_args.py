@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dsv4lab.cli.rank_args import given_rank_fields
+from dsv4lab.cli.schedule_args import given_schedule_fields
 from dsv4lab.config.engine import (
     DTYPES,
     INDEX_CACHE_DTYPES,
@@ -144,6 +145,7 @@ def engine_config(
         **given_pool_fields(args),
         **given_speculation_fields(args),
         **given_rank_fields(args),
+        **given_schedule_fields(args),
     )
 
 

@@ -26,6 +26,7 @@ MAX_RANKS = 64
 SPECULATIVE = ("off", "mtp", "dspark")
 VERIFICATIONS = ("chain", "block")
 PAGE_RESERVATIONS = ("on_demand", "full")
+PREFIX_CACHE_BYTES = 256 << 20
 
 OverlapSetting = str | Mapping[str, Any]
 """Name of a plan preset, or a plan as ``OverlapPlan.to_json`` writes it; the overlap package checks what is inside."""
@@ -84,7 +85,7 @@ class EngineConfig:
     """Keep pages, with an exact snapshot of the slot at each page boundary, for later requests that begin alike."""
     prefix_cache_pages: int | None = None
     """Most pages that the prefix cache holds; None: as many as requests leave free."""
-    prefix_cache_bytes: int = 256 << 20
+    prefix_cache_bytes: int = PREFIX_CACHE_BYTES
     """Most bytes of its snapshots."""
     tp_size: int = 1
     """Ranks that share the heads of each request's attention."""

@@ -30,8 +30,8 @@ class MemoryWish:
     """What is asked for; None leaves a number to the plan.
 
     ``device_memory`` bytes are free before weights and pool, of which ``mem_fraction_static`` may be used;
-    ``weight_memory`` is taken off that. Without ``device_memory`` nothing limits the plan. ``draft_layers`` of a
-    drafter have bf16 rings of their own, whatever the format of the pool.
+    ``weight_memory`` and ``prefix_cache_bytes`` (of snapshots) are taken off that. Without ``device_memory`` nothing
+    limits the plan. ``draft_layers`` of a drafter have bf16 rings of their own, whatever the format of the pool.
     """
 
     device_memory: int | None = None
@@ -44,13 +44,14 @@ class MemoryWish:
     swa_full_tokens_ratio: float | None = None
     verify_tokens: int = 1
     draft_layers: int = 0
+    prefix_cache_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name in ("device_memory", "max_running_requests", "max_total_tokens", "context_length", "verify_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} = {value}: takes an integer >= 1")
-        for name in ("weight_memory", "draft_layers"):
+        for name in ("weight_memory", "draft_layers", "prefix_cache_bytes"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} = {getattr(self, name)}: takes an integer >= 0")
         for name in ("mem_fraction_static", "swa_full_tokens_ratio"):
@@ -95,6 +96,8 @@ class MemoryPlan:
             "draft_bytes_per_slot": self.draft_bytes_per_slot,
             "bytes_per_row": f.row_bytes,
             "bytes_per_index_key": f.index_bytes,
+            "bytes_per_snapshot": f.snapshot_bytes(g) + self.draft_bytes_per_slot,
+            "prefix_cache_bytes": self.wish.prefix_cache_bytes,
             "slots": g.slots,
             "max_running_requests": g.slots - 1,
             "ring_rows": g.ring_rows,
@@ -133,6 +136,7 @@ def plan_for_engine(config: ModelConfig, engine: EngineConfig, memory: int | Non
         max_running_requests=engine.max_running_requests,
         max_total_tokens=engine.max_total_tokens,
         verify_tokens=engine.verify_tokens,
+        prefix_cache_bytes=engine.prefix_cache_bytes if engine.enable_prefix_cache else 0,
     )
     return plan_memory(config, PoolFormat.for_engine(config, engine), wish)
 
@@ -179,7 +183,13 @@ class _Planner:
                 f"({wish.mem_fraction_static:g} of {bytes_text(wish.device_memory)}) for the pool: "
                 f"a device of {bytes_text(wish.weight_memory / wish.mem_fraction_static)} holds the weights alone"
             )
-        return usable - wish.weight_memory
+        taken = wish.weight_memory + wish.prefix_cache_bytes
+        if usable <= taken:
+            raise PoolError(
+                f"a prefix cache of {bytes_text(wish.prefix_cache_bytes)} leaves nothing of "
+                f"{bytes_text(usable - wish.weight_memory)} for the pool; it takes less than that"
+            )
+        return usable - taken
 
     def unlimited(self) -> MemoryPlan:
         """As many slots and pages as asked for, by default one request of the model's longest context."""

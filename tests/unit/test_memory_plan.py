@@ -243,3 +243,15 @@ def test_the_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"pages \(one reserved\) +24,027", out)
     assert "46 of 256 requests fit at 131,072 tokens each." in out
     assert "40.0 GiB are available to the pool." in out
+
+
+def test_snapshots_of_the_prefix_cache_come_off_what_pages_may_take(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--preset", "flash", "--device-memory", "80GiB", "--mem-fraction-static", "0.5")
+    without = printed(capsys, *words)
+    found = printed(capsys, *words, "--enable-prefix-cache", "--prefix-cache-bytes", "4GiB")
+    assert (without["prefix_cache_bytes"], found["prefix_cache_bytes"]) == (0, 4 * 2**30)
+    assert found["available_bytes"] == without["available_bytes"] - 4 * 2**30
+    rings, states = 43 * 128 * 1024, 21 * 4 * (2048 + 512) * 4
+    assert found["bytes_per_snapshot"] == rings + states, "spec 3.9: 5.6 MB and 0.86 MB"
+    assert main(["memory", *words, "--enable-prefix-cache", "--prefix-cache-bytes", "40GiB"]) == 2
+    assert "a prefix cache of 40.0 GiB leaves nothing of 40.0 GiB for the pool" in capsys.readouterr().err
