@@ -26,14 +26,11 @@ from dsv4lab.config.presets import PRESETS, preset
 from dsv4lab.errors import UsageError
 
 if TYPE_CHECKING:
-    from dsv4lab.overlap.plan import OverlapPlan
     from dsv4lab.predict.roofline import Scenario
     from dsv4lab.predict.sweep import SweepPoint
-    from dsv4lab.queues.costs import Machine
     from dsv4lab.queues.sensitivity import Lean
     from dsv4lab.queues.simulate import Simulated
 
-SHORT_LAYERS = 8
 SHOWN_LANES = 8
 
 
@@ -106,7 +103,7 @@ def _scenario(args: argparse.Namespace, concurrency: int) -> Scenario:
 
 def _step(args: argparse.Namespace) -> int:
     from dsv4lab.overlap.plan import OFF
-    from dsv4lab.predict.scenarios import Options, run_scenario
+    from dsv4lab.predict.scenarios import Options, run_scenario, scenario_leans
 
     plans = plans_of(args.plan)
     if len(plans) != 1:
@@ -116,29 +113,8 @@ def _step(args: argparse.Namespace) -> int:
     on = machine_of(args)
     run = run_scenario(scenario, plans[0], on, options)
     base = run if plans[0] == OFF else run_scenario(scenario, OFF, on, options)
-    leans = None if args.no_sensitivity or plans[0] == OFF else _leans(on, scenario, plans[0], options)
+    leans = None if args.no_sensitivity or plans[0] == OFF else scenario_leans(scenario, plans[0], on, options)
     return _show(args, run, base, leans)
-
-
-def _leans(on: Machine, scenario: Scenario, plan: OverlapPlan, options: Any) -> list[Lean]:
-    """On the first layers only: the answer is about signs and scales with depth."""
-    from dataclasses import replace
-
-    from dsv4lab.overlap.plan import OFF
-    from dsv4lab.predict.scenarios import run_scenario
-    from dsv4lab.queues.costs import doubtful, with_values
-    from dsv4lab.queues.sensitivity import sensitivity
-
-    short = replace(
-        scenario, model=replace(scenario.model, compress_ratios=scenario.model.compress_ratios[:SHORT_LAYERS])
-    )
-
-    def gain(changes: dict[str, float]) -> float:
-        at = with_values(on, changes)
-        off = run_scenario(short, OFF, at, options)
-        return 1.0 - run_scenario(short, plan, at, options).wall_ns / off.wall_ns
-
-    return sensitivity(gain, doubtful(on))
 
 
 def _program(args: argparse.Namespace) -> int:
@@ -260,7 +236,7 @@ def _sweep(args: argparse.Namespace) -> int:
 def _sweep_leans(args: argparse.Namespace, points: list[SweepPoint], runtime: str) -> list[dict[str, Any]] | None:
     """Of the best plan that moves anything, at the first level on the first runtime."""
     from dsv4lab.predict.report import leans_json
-    from dsv4lab.predict.scenarios import Options
+    from dsv4lab.predict.scenarios import Options, scenario_leans
     from dsv4lab.queues.costs import machine
 
     level = args.concurrency[0]
@@ -271,4 +247,4 @@ def _sweep_leans(args: argparse.Namespace, points: list[SweepPoint], runtime: st
     plan = next(p for p in plans_of(args.plan) if p.name == best.plan)
     on = machine(args.device, runtime, best.hw_queues, changes_of(args), **rules_of(args))
     options = Options(eager=args.eager, skew_us=args.skew_us)
-    return leans_json(_leans(on, _scenario(args, level), plan, options))
+    return leans_json(scenario_leans(_scenario(args, level), plan, on, options))

@@ -146,6 +146,8 @@ def _write(args: argparse.Namespace, answers: list[Answer]) -> None:
 
 
 def _print(found: dict[str, Any]) -> None:
+    from dsv4lab.predict.whatif import LEAN_KERNELS
+
     out = console()
     out.print(
         f"[lab.title]{found['kernels']:,} kernels[/] in {found['baseline_wall_ns'] / 1e3:,.1f} us; "
@@ -168,6 +170,8 @@ def _print(found: dict[str, Any]) -> None:
     table(columns, cells, left=2)
     if found["sensitivity"] is not None:
         print_leans(found["sensitivity"])
+        if found["kernels"] > LEAN_KERNELS:
+            out.print(f"(asked of the first {LEAN_KERNELS:,} kernels)\n")
     worst = max((row["residual"] for row in found["rows"]), key=abs)
     notes = [*found["notes"], f"simulated, not measured; the baseline's own simulation is off by {worst:+.1%}"]
     for text in notes:

@@ -1,4 +1,4 @@
-"""Scenarios under plans: one simulated step."""
+"""Scenarios under plans: one simulated step, and what the plan's gain leans on."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from dataclasses import dataclass, replace
 from dsv4lab.overlap.plan import OFF, OverlapPlan
 from dsv4lab.predict.roofline import Scenario, decode_step
 from dsv4lab.queues.collectives import arrival_floors, floors_for
-from dsv4lab.queues.costs import Machine
+from dsv4lab.queues.costs import Machine, doubtful, with_values
 from dsv4lab.queues.layout import Layout
+from dsv4lab.queues.sensitivity import Gain, Lean, movers, sensitivity
 from dsv4lab.queues.simulate import Simulated, simulate
 from dsv4lab.queues.workload import Workload, repeat
+
+SCREEN_LAYERS = 8
+"""Layers of the model that finds out which values matter at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +46,24 @@ def run_step(
     baseline = run_scenario(scenario, OFF, on, replace(chosen, skew_us=0.0))
     floors = floors_for(work.kinds, arrival_floors(baseline, chosen.skew_us))
     return simulate(work, on, torch=True, floors=floors, layout=layout)
+
+
+def scenario_leans(scenario: Scenario, plan: OverlapPlan, on: Machine, options: Options | None = None) -> list[Lean]:
+    """The assumed values and switches that the gain of ``plan`` over ``off`` leans on, nearest to turning it first.
+
+    The first layers alone say which they may be; those are then asked about the whole step.
+    """
+    ratios = scenario.model.compress_ratios[:SCREEN_LAYERS]
+    short = replace(scenario, model=replace(scenario.model, compress_ratios=ratios))
+    chosen = options or Options()
+    likely = movers(_gain(short, plan, on, chosen), doubtful(on))
+    return sensitivity(_gain(scenario, plan, on, chosen), likely)
+
+
+def _gain(scenario: Scenario, plan: OverlapPlan, on: Machine, options: Options) -> Gain:
+    def gain(changes: dict[str, float]) -> float:
+        at = with_values(on, changes)
+        off = run_scenario(scenario, OFF, at, options)
+        return 1.0 - run_scenario(scenario, plan, at, options).wall_ns / off.wall_ns
+
+    return gain

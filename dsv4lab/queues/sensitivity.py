@@ -46,27 +46,36 @@ def sensitivity(gain: Gain, values: Mapping[str, Value], statuses: tuple[str, ..
     for name, value in values.items():
         if value.status not in statuses:
             continue
-        if value.unit == SWITCH:
-            found += _switch(gain, name, value, base)
-            continue
-        if value.value == 0:
-            continue
-        up = _most(value)
-        low, high = gain({name: value.value / 2}), gain({name: value.value * min(2.0, up)})
+        low, high = _ends(gain, name, value, base)
         if max(abs(low - base), abs(high - base)) < LEANS:
             continue
-        flips = _flip(gain, name, value.value, base, up)
+        if value.unit == SWITCH:
+            other = low if value.value else high
+            flips = 1.0 - value.value if (other > 0) != (base > 0) else None
+        else:
+            flips = _flip(gain, name, value.value, base, _most(value))
         found.append(Lean(name, value.value, value.unit, value.status, value.source, low, high, flips))
     return sorted(found, key=lambda lean: (_distance(lean), lean.name))
 
 
-def _switch(gain: Gain, name: str, value: Value, base: float) -> list[Lean]:
-    other = gain({name: 1.0 - value.value})
-    if abs(other - base) < LEANS:
-        return []
-    low, high = (base, other) if value.value == 0 else (other, base)
-    flips = 1.0 - value.value if (other > 0) != (base > 0) else None
-    return [Lean(name, value.value, value.unit, value.status, value.source, low, high, flips)]
+def movers(gain: Gain, values: Mapping[str, Value], threshold: float = LEANS / 2) -> dict[str, Value]:
+    """Those of ``values`` that move ``gain`` by ``threshold``: a cheap gain chooses what a dear one is asked about."""
+    base = gain({})
+    return {
+        name: value
+        for name, value in values.items()
+        if max(abs(end - base) for end in _ends(gain, name, value, base)) >= threshold
+    }
+
+
+def _ends(gain: Gain, name: str, value: Value, base: float) -> tuple[float, float]:
+    """The gain with ``value`` halved and doubled, or the switch at 0 and at 1; ``base`` where nothing can move."""
+    if value.unit == SWITCH:
+        other = gain({name: 1.0 - value.value})
+        return (other, base) if value.value else (base, other)
+    if value.value == 0:
+        return base, base
+    return gain({name: value.value / 2}), gain({name: value.value * min(2.0, _most(value))})
 
 
 def _distance(lean: Lean) -> float:
