@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -38,6 +39,7 @@ THEME = Theme(
 )
 
 _BOUNDLESS = 10_000  # columns
+_ACTS = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 
 class Advance(Protocol):
@@ -53,8 +55,12 @@ def console(file: IO[str] | None = None) -> Console:
 
 
 def emit_json(obj: Any) -> None:
-    """Print ``obj`` as one JSON object. NaN and infinities, which JSON lacks, become null."""
-    sys.stdout.write(json.dumps(_finite(obj), ensure_ascii=False) + "\n")
+    """Print ``obj`` as one JSON object. NaN and infinities, which JSON lacks, become null.
+
+    Text that a terminal would act on (controls, direction marks) and what no encoding takes is escaped.
+    """
+    text = json.dumps(_finite(obj), ensure_ascii=False)
+    sys.stdout.write(_ACTS.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
     sys.stdout.flush()
 
 

@@ -61,6 +61,9 @@ def _add_options(action: str, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--main", metavar="STREAM", help="the main stream (default: the busiest)")
     if action == "summary":
         parser.add_argument(
+            "--expect", metavar="STREAMS", default="", help="side streams of the plan, for the fork verdict"
+        )
+        parser.add_argument(
             "--clip-overlong", action="store_true", help="end rows that run far past their successors where those start"
         )
     if action == "ops":

@@ -40,23 +40,28 @@ def summary(args: argparse.Namespace) -> int:
         trace = Trace.of(clip_overlong(trace), trace.path, trace.report)
     busy = trace.stream_busy(args.main)
     if args.json:
-        emit_json(summary_json(trace, busy, args.main))
+        emit_json(summary_json(trace, busy, args.main, _listed(args.expect)))
     else:
         tables.busy(trace, busy)
-        more.overview(more.overview_json(trace, args.main, more.rank_rows(trace, args.main)), trace)
+        found = more.overview_json(trace, args.main, more.rank_rows(trace, args.main), _listed(args.expect))
+        more.overview(found, trace)
         show_warnings(busy.warnings)
     return exit_code(trace, args.file)
 
 
-def summary_json(trace: Trace, busy: BusySummary, main: str | None) -> dict[str, Any]:
-    """The documented object of ``trace summary --json``."""
+def _listed(names: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in names.split(",") if name.strip())
+
+
+def summary_json(trace: Trace, busy: BusySummary, main: str | None, expected: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The documented object of ``trace summary --json``; ``expected`` are the streams of the plan."""
     from dsv4lab.timeline.occupancy import queue_depth
 
     out = busy.to_json()
     depth = {d.queue: dataclasses.asdict(d) for d in queue_depth(trace)}
     for queue in out["queues"]:
         queue["occupancy"] = {k: v for k, v in depth[queue["queue"]].items() if k != "queue"}
-    out |= more.overview_json(trace, main, more.rank_rows(trace, main))
+    out |= more.overview_json(trace, main, more.rank_rows(trace, main), expected)
     out["steps"] = trace.steps(main).to_json()
     out["load_report"] = trace.report.to_json() if trace.report else None
     return out

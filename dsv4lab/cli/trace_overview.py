@@ -23,15 +23,20 @@ _MOST = 10
 _TERA = 1e12
 
 
-def overview_json(trace: Trace, main: str | None, ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The keys of ``trace summary --json`` beside those of the busy table; ``ranks`` are :func:`rank_rows`."""
+def overview_json(
+    trace: Trace, main: str | None, ranks: Sequence[Mapping[str, Any]], expected: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The keys of ``trace summary --json`` beside those of the busy table.
+
+    ``ranks`` are :func:`rank_rows`, ``expected`` the streams of the plan that the trace should have run.
+    """
     from dsv4lab.trace.analyse.launches import graph_groups, graph_replays
 
     out: dict[str, Any] = {"ranks": list(ranks)}
     if len(ranks) > 1:
         out |= {"clocks": trace.meta.get("clocks"), "arrivals": arrivals(trace)}
     out["exposure"] = dataclasses.asdict(trace.exposure())
-    out["fork"] = dataclasses.asdict(trace.fork(main=main))
+    out["fork"] = dataclasses.asdict(trace.fork(expected, main))
     out["graphs"] = [dataclasses.asdict(group) for group in graph_groups(graph_replays(trace))]
     out["launches"] = dataclasses.asdict(trace.launch_boundness())
     return out
@@ -67,7 +72,7 @@ def overview(found: Mapping[str, Any], trace: Trace) -> None:
         _ranks(found)
     _exposure(found["exposure"])
     fork = found["fork"]
-    if fork["side_rows"]:
+    if fork["side_rows"] or fork["missing"]:
         cells = [fork["verdict"], share(fork["hidden_share"], 1), clip(fork["reason"], 52)]
         table(["fork", "hidden", "because"], [cells], left=3)
     graphs(found["graphs"])

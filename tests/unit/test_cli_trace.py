@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,29 @@ def test_names_cannot_write_on_the_terminal(tmp_path: Path, capsys: pytest.Captu
     assert "\x1b" not in out
     assert "\u202e" not in out
     assert "[b]" in out
+
+
+def test_json_holds_no_terminal_sequence_and_any_file_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/bad\xff\x9b.json"))
+    evil = "\x9b31m\u202e\x1b]0;x\x07é"
+    event = {"ph": "X", "cat": "kernel", "name": evil, "pid": 0, "tid": 0, "ts": 1, "dur": 2, "args": {"stream": evil}}
+    path.write_text(json.dumps({"traceEvents": [event]}))
+    assert main(["trace", "ops", str(path), "--json"]) == 0
+    ops = capsys.readouterr().out
+    assert main(["trace", "summary", str(path), "--json"]) == 0
+    summary = capsys.readouterr().out
+    for text in (ops, summary):
+        assert not set(text) & set("\x9b\u202e\x1b\x07")
+        text.encode()
+    assert json.loads(ops)["rows"][0]["key"] == evil
+    assert json.loads(summary)["load_report"]["file"] == path.name
+    assert main(["trace", "summary", str(path)]) == 0
+    capsys.readouterr().out.encode()
+
+
+def test_a_fork_can_be_judged_by_the_streams_of_its_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    fork = run_json(capsys, "summary", TRACE, "--expect", "7,side0")["fork"]
+    assert fork["missing"] == ["side0"]
 
 
 OTHER = ROOT / "traces/cuda_5streams_128ranks_rank1.pt.trace.json.gz"
@@ -235,7 +259,7 @@ def test_misuse_is_one_line(words: list[str], says: str, capsys: pytest.CaptureF
 
 
 def test_convert_by_the_name_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("a.pt.trace.json.gz", "a.json", "a.pftrace", "a.csv", "a.html"):
+    for name in ("a.pt.trace.json.gz", "a.json", "a.pftrace", "a.csv", "a.html", "a.parquet"):
         out = run_json(capsys, "convert", TRACE, "--out", tmp_path / name)
         assert Path(out["written"]).stat().st_size > 10_000
     assert run_json(capsys, "summary", tmp_path / "a.json")["union_busy_ns"] == WANT["gpu"]["union_ns"]
