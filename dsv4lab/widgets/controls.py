@@ -56,24 +56,24 @@ class Controls:
     def __init__(self, places: Iterable[tuple[str, str]], kinds: Iterable[str]) -> None:
         """``places`` are label and value of what can be acted on; ``kinds`` the layer kinds, for the query picker."""
         self.following = False
-        self.where = _choice("where", "on", "230px")
+        self.where = _choice("where", "on", "205px")
         self.where.options = list(places)
         self.where.index = 0
-        self.runtime = _choice("runtime", "runtime", "230px")
-        self.model = _choice("model", "model", "150px")
-        self.speculation = _choice("speculation", "speculation", "170px")
+        self.runtime = _choice("runtime", "runtime", "200px")
+        self.model = _choice("model", "model", "130px")
+        self.speculation = _choice("speculation", "speculation", "160px")
         self.plan = _choice("plan", "plan", "170px")
         self.side_streams = _choice("side_streams", "side streams", "215px")
-        self.policy = _choice("policy", "queue policy", "215px")
+        self.policy = _choice("policy", "queue policy", "195px")
         self.priority = _choice("priority", "priority", "150px")
-        self.isl = _choice("isl", "prompt tokens", "185px")
+        self.isl = _choice("isl", "prompt tokens", "165px")
         self.concurrency = widgets.IntSlider(
             min=1,
             max=2,
             description="concurrency level",
             continuous_update=False,
             style=_WIDTH,
-            layout=_layout("310px"),
+            layout=_layout("270px"),
             tooltip=_HELP["concurrency"],
         )
         self.graphs = widgets.Checkbox(
@@ -141,8 +141,11 @@ class Controls:
     def rows(self) -> list[widgets.Box]:
         """The controls in the rows that are laid out."""
         rows = (
-            (self.decode, self.where, self.runtime, self.model, self.concurrency, self.isl, self.speculation),
-            (self.plan, self.edit, self.side_streams, self.policy, self.priority, self.graphs),
+            (self.decode, self.where, self.runtime, self.model, self.concurrency, self.isl),
+            (
+                *(self.plan, self.edit, self.side_streams, self.policy),
+                *(self.priority, self.graphs, self.speculation),
+            ),
             (
                 widgets.Label("GPU_MAX_HW_QUEUES"),
                 *(self.queues, self.apply_queues, self.progress, self.stage, self.note),
@@ -174,10 +177,12 @@ class Controls:
             self.following = False
         self.decode.disabled = self.queues.disabled = not usable
         self.where.disabled = False
+        reasons: dict[str, list[str]] = {}
+        for name, offer in offers.items():
+            if offer.reason:
+                reasons.setdefault(offer.reason, []).append(name.replace("_", " "))
         said = " \N{MIDDLE DOT} ".join(
-            f"<b>{html.escape(name.replace('_', ' '))}</b>: {html.escape(offer.reason)}"
-            for name, offer in offers.items()
-            if offer.reason
+            f"<b>{html.escape(', '.join(names))}</b>: {html.escape(reason)}" for reason, names in reasons.items()
         )
         self.reasons.value = f"<span style='font-size:12px;opacity:.75'>{said}</span>" if said else ""
 

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 POOL_PERIOD_S = 0.5
 MAX_NEW_TOKENS = 256
 ISL_CHOICES = (16, 64, 256, 1024, 4096, 16384)
-NO_PRIORITIES = "the CPU device's queues are threads of one priority"
-NO_GRAPHS = "the CPU device has none: a step's ops are handed to the queues at once"
+NONE_HERE = "the CPU device has none: its queues are threads of one priority that get a step's ops at once"
 AT_OPENING = "chosen when the engine is opened"
 _CPU_RUNTIME = "threads"
 
@@ -78,18 +77,17 @@ class EngineSide:
             self._concurrency, self._isl = running.concurrency, running.prompt_tokens
         self._plans.setdefault(client.plan.name, client.plan)
         sides = (("as the plan says", 0), ("1", 1), ("2", 2), ("3", 3))
-        on = f"this engine runs on {client.config.device}"
         return {
-            "runtime": Offer((_CPU_RUNTIME,), _CPU_RUNTIME, on),
+            "runtime": Offer((_CPU_RUNTIME,), _CPU_RUNTIME, AT_OPENING),
             "model": Offer((client.config.model,), client.config.model, AT_OPENING),
             "speculation": Offer((client.config.speculative,), client.config.speculative, AT_OPENING),
             "plan": Offer(tuple(self._plans), client.plan.name),
             "side_streams": Offer(sides, client.side_streams or 0),
             "policy": Offer(POLICIES, client.config.queue_policy),
-            "priority": Offer((("as main", 0),), 0, NO_PRIORITIES),
+            "priority": Offer((("as main", 0),), 0, NONE_HERE),
             "isl": Offer(isl_choices(client.limits), self._isl),
             "concurrency": Offer((1, client.limits.max_requests), self._concurrency),
-            "graphs": Offer((), False, NO_GRAPHS),
+            "graphs": Offer((), False, NONE_HERE),
         }
 
     def value(self, name: str) -> Any:

@@ -53,10 +53,10 @@ class OverlapLab(View):
         here = (f"this engine ({client.config.device})", ENGINE)
         kinds = [_KINDS[ratio] for ratio in client.model_config.compress_ratios]
         self.controls = Controls([here, *((f"{name}, simulated", name) for name in GPUS)], kinds)
-        self.pictures = Pictures(options.get("theme", "auto"), speculates=client.config.speculative != "none")
+        self.pictures = Pictures(options.get("theme", "auto"), speculates=client.config.speculative != "off")
         self._pump = Pump(self.guarded(self._draw), DRAW_PERIOD_S)
         load = (options.get("concurrency", min(2, client.limits.max_requests)), options.get("prompt_tokens", 64))
-        self.engine = EngineSide(client, plans, load, self.pictures, self._pump.touch)
+        self.engine = EngineSide(client, plans, load, self.pictures, self._on_news)
         self.simulated = SimulatedSide({plan.name: plan for plan in plans}, self.pictures)
         self.side: EngineSide | SimulatedSide = self.engine
         self.editor = PlanEditor(self._edited, self._do, self.pictures.board.theme)
@@ -176,6 +176,10 @@ class OverlapLab(View):
             restart(self.controls.show_progress)
         finally:
             self.controls.show_progress(None)
+
+    def _on_news(self) -> None:
+        if self.side.live:
+            self._pump.touch()
 
     def _on_exit(self, error: LabError) -> None:
         def died() -> None:

@@ -37,7 +37,7 @@ class FakeClient:
     def __post_init__(self) -> None:
         self.limits = SimpleNamespace(max_requests=8, max_position=4096, pool_tokens=4096)
         self.model_config = SimpleNamespace(compress_ratios=(0, 4, 128, 4))
-        self.config = SimpleNamespace(queue_policy="round_robin", device="cpu", model="tiny", speculative="none")
+        self.config = SimpleNamespace(queue_policy="round_robin", device="cpu", model="tiny", speculative="off")
         self.load_running: SimpleNamespace | None = None
 
     def _did(self, *call: Any) -> None:
@@ -100,7 +100,7 @@ class FakeClient:
 
     def status(self) -> dict[str, Any]:
         speculation = {"rate_by_place": [0.8, 0.5], "accepted_per_step": 1.3, "steps": 40}
-        return {"speculation": speculation} if self.config.speculative != "none" else {}
+        return {"speculation": speculation} if self.config.speculative != "off" else {}
 
     def pool_snapshot(self) -> PoolSnapshot:
         requests = (PoolRequest(5, 1, 300, (1, 2)),)

@@ -69,7 +69,7 @@ def test_what_the_cpu_device_lacks_is_off_and_says_why(bench: Bench) -> None:
     assert bench.c.graphs.disabled
     assert bench.c.priority.disabled
     assert "the CPU device has none" in bench.c.graphs.tooltip
-    assert "threads of one priority" in bench.c.reasons.value
+    assert "<b>priority, graphs</b>: the CPU device has none" in bench.c.reasons.value
 
 
 def test_the_same_controls_drive_the_simulator(bench: Bench) -> None:

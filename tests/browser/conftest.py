@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+from tests.browser.jupyter import Server, serving  # noqa: E402
+
+LAPTOP = {"width": 1366, "height": 768}
+
+
+@pytest.fixture(scope="session")
+def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A JupyterLab server."""
+    with serving(tmp_path_factory.mktemp("jupyter")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str) -> Iterator[playwright.Browser]:
+    """A Chromium, driven by Playwright."""
+    with playwright.sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def page(browser: playwright.Browser) -> Iterator[playwright.Page]:
+    """A page of a laptop's size."""
+    context = browser.new_context(viewport=LAPTOP, accept_downloads=True)
+    yield context.new_page()
+    context.close()
