@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsv4lab.cli.base import Command, add_common_options
-from dsv4lab.cli.memory import size
 from dsv4lab.cli.output import console, emit_json, progress, table
 from dsv4lab.cli.safe import clip
+from dsv4lab.cli.sizes import size
 from dsv4lab.config.presets import PRESETS, preset
 from dsv4lab.errors import CheckpointError
 from dsv4lab.units import bytes_text
@@ -31,7 +31,7 @@ class CheckpointCommand(Command):
     examples = (
         "dsv4lab checkpoint synth --preset tiny --format deepseek DIR",
         "dsv4lab checkpoint synth --preset tiny --format hf --weights bfloat16 --max-shard-size 500KB DIR",
-        "dsv4lab checkpoint synth --preset tiny --format deepseek --draft dspark DIR",
+        "dsv4lab checkpoint synth --preset tiny --format deepseek --draft dspark --tokenizer DIR",
         "dsv4lab checkpoint inspect DIR --json",
     )
 
@@ -65,6 +65,7 @@ def _add_synth(parser: argparse.ArgumentParser) -> None:
         "in e4m3 too; float32: what --preset itself runs with (default: fp4 for deepseek, float32 for hf)",
     )
     parser.add_argument("--draft", choices=("mtp", "dspark"), help="draft layers to add (default: none)")
+    parser.add_argument("--tokenizer", action="store_true", help="add a made-up tokenizer, so that text can be tried")
     parser.add_argument("--seed", type=int, default=0, help="seed of the weights (default: 0)")
     parser.add_argument(
         "--max-shard-size", type=size("--max-shard-size"), default=4 * 2**30, metavar="SIZE", help="default: 4GiB"
@@ -74,6 +75,7 @@ def _add_synth(parser: argparse.ArgumentParser) -> None:
 def _synth(args: argparse.Namespace) -> int:
     from dsv4lab.checkpoint.stored import stored_bytes
     from dsv4lab.checkpoint.synth import synthetic_tensors, write_synthetic
+    from dsv4lab.text.synthetic import write_tokenizer
 
     config, weights = preset(args.preset), args.weights or DEFAULT_WEIGHTS[args.format]
     tensors = synthetic_tensors(config, args.draft)
@@ -89,13 +91,16 @@ def _synth(args: argparse.Namespace) -> int:
             max_shard_bytes=args.max_shard_size,
             progress=lambda _done, _total: advance(),
         )
+    tokens = write_tokenizer(args.directory, config.vocab_size) if args.tokenizer else None
     files = len(list(args.directory.glob("*.safetensors")))
     found = {"directory": str(args.directory), "model": config.name, "format": args.format, "weights": weights}
     found |= {"draft": args.draft, "seed": args.seed, "tensors": len(tensors), "files": files, "bytes": total}
+    found |= {"tokenizer": tokens}
     if args.json:
         emit_json(found)
     else:
         out = f"{config.name} in {weights}, {len(tensors)} weights in {files} files, {bytes_text(total)}"
+        out += "" if tokens is None else f", a tokenizer of {tokens}"
         console().print(f"[lab.good]written[/] to {clip(str(args.directory), 200)}: {out}")
     return 0
 

@@ -1,4 +1,4 @@
-"""``dsv4lab run``: one synthetic load on one setting."""
+"""``dsv4lab run``: one synthetic load on one setting, or prompts and a chat in words."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
-from dsv4lab.cli import model_args
+from dsv4lab.cli import model_args, rank_args, schedule_args, text_args
 from dsv4lab.cli.base import Command
 from dsv4lab.cli.output import console, emit_json, note, progress, table
-from dsv4lab.errors import EngineError
+from dsv4lab.cli.run_json import busy_of, document, extras
+from dsv4lab.errors import UsageError
 from dsv4lab.units import ns_text, ratio_text
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from dsv4lab.engine.results import GenerateResult
     from dsv4lab.timeline.records import BusySummary
 
+PROMPT_TOKENS = 256
 _SHOWN_TOKENS = 12
 
 
@@ -25,13 +27,17 @@ class RunCommand(Command):
     """Generate, and say how long it took and what the streams did."""
 
     name = "run"
-    help = "run a synthetic load on the engine: tokens, TTFT, TPOT and the busy time of each stream"
+    help = "run a synthetic load, prompts or a chat: tokens, TTFT, TPOT and the busy time of each stream"
     examples = (
         "dsv4lab run --preset tiny",
         "dsv4lab run --preset demo --concurrency 4 --plan hip --hw-queues 2",
         "dsv4lab run --concurrency 4 --prompt-tokens 300 --max-new-tokens 32 --plan hip --hw-queues 4 --json",
         "dsv4lab run --preset tiny --speculative mtp --draft-tokens 3 --json",
+        "dsv4lab run --preset tiny --tp-size 2 --plan hip",
+        "dsv4lab run --preset tiny --concurrency 4 --dp-size 2 --ep-size 2 --json",
         "dsv4lab run --checkpoint path/to/model --plan my-plan.json --prompt-tokens 64",
+        "dsv4lab run --checkpoint path/to/model --prompt 'Once upon a time' --temperature 0.8 --top-p 0.95",
+        "dsv4lab run --checkpoint path/to/model --chat 'What is 2 + 2?' --reasoning-effort high",
     )
 
     def prepare(self, parser: argparse.ArgumentParser) -> None:
@@ -40,11 +46,11 @@ class RunCommand(Command):
         parser.add_argument(
             "--concurrency",
             type=model_args.positive("--concurrency"),
-            default=1,
             metavar="N",
             help="requests in flight at once (default: 1)",
         )
-        model_args.add_load_arguments(parser, prompt_tokens=256, max_new_tokens=32)
+        model_args.add_load_arguments(parser, prompt_tokens=PROMPT_TOKENS, max_new_tokens=32)
+        parser.set_defaults(prompt_tokens=None)  # so that one that makes no sense is noticed
         parser.add_argument(
             "--plan",
             help="overlap plan: a preset (off, hip, cuda) or a JSON file (default: the environment's, else off)",
@@ -57,32 +63,45 @@ class RunCommand(Command):
         )
         model_args.add_stream_arguments(parser)
         model_args.add_speculation_arguments(parser)
+        rank_args.add_rank_arguments(parser)
+        schedule_args.add_schedule_arguments(parser)
+        text_args.add_prompt_arguments(parser)
+        text_args.add_sampling_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Run it. JSON: ``tokens``, ``ttft_ms``, ``tpot_ms``, ``concurrency_level``, ``plan``, ``hw_queues``,
-        ``stream_busy`` (as ``trace summary``), ``tokens_per_s``; with a drafter ``accepted_per_step`` too.
+        ``stream_busy`` (as ``trace summary``), ``tokens_per_s``; with a drafter ``accepted_per_step``, with
+        ``--logprobs`` ``logprobs`` too. With ``--prompt`` also ``texts`` and ``finish_reasons``.
         """
+        if args.prompt is not None or args.chat is not None or args.messages is not None:
+            from dsv4lab.cli.run_text import run_text
+
+            for option in ("concurrency", "prompt_tokens"):
+                if getattr(args, option) is not None:
+                    raise UsageError(
+                        f"--{option.replace('_', '-')}: it is for synthetic loads, and the prompts are given"
+                    )
+            return run_text(args)
+        text_args.conversation(args)
+        args.concurrency, args.prompt_tokens = args.concurrency or 1, args.prompt_tokens or PROMPT_TOKENS
         config = model_args.engine_config(
             args, args.concurrency, plan=model_args.plan_setting(args.plan), hw_queues=args.hw_queues
         )
-        result, accepted = _load(config, args)
-        if result.timeline is None:
-            raise EngineError("the load recorded no forwards")
-        busy: BusySummary = result.timeline.stream_busy()
+        result, more = _load(config, args)
         if args.json:
-            document = _document(result, busy, config, args.concurrency)
-            emit_json(document if accepted is None else document | {"accepted_per_step": accepted})
+            emit_json(document(result, config, args.concurrency) | more)
         else:
-            _print(result, busy, config, args.concurrency)
-            if accepted is not None:
+            _print(result, busy_of(result), config, args.concurrency)
+            if (accepted := more.get("accepted_per_step")) is not None:
                 note(f"{config.speculative}: {accepted:.2f} drafts accepted per step")
         return 0
 
 
-def _load(config: EngineConfig, args: argparse.Namespace) -> tuple[GenerateResult, float | None]:
-    """The load's result, and with a drafter the mean number of drafts accepted in a verify step."""
+def _load(config: EngineConfig, args: argparse.Namespace) -> tuple[GenerateResult, dict[str, Any]]:
+    """The load's result, and what else there is to tell of it."""
     from dsv4lab.engine.client import EngineClient
 
+    params = text_args.sampling_params(args)
     with (
         progress(args.concurrency * args.max_new_tokens, "starting a worker") as advance,
         EngineClient(config, progress=lambda _fraction, stage: advance(0, note=stage)) as client,
@@ -93,24 +112,11 @@ def _load(config: EngineConfig, args: argparse.Namespace) -> tuple[GenerateResul
             args.prompt_tokens,
             args.max_new_tokens,
             args.seed,
+            sampling=params,
             profile=True,
             on_token=lambda _place, _token: advance(1),
         )
-        speculation = client.status().get("speculation")
-        return result, None if speculation is None else float(speculation["accepted_per_step"])
-
-
-def _document(result: GenerateResult, busy: BusySummary, config: EngineConfig, concurrency: int) -> dict[str, Any]:
-    return {
-        "tokens": result.tokens,
-        "ttft_ms": result.ttft_ms,
-        "tpot_ms": result.tpot_ms,
-        "concurrency_level": concurrency,
-        "plan": model_args.plan_name(config.plan),
-        "hw_queues": config.hw_queues,
-        "tokens_per_s": result.tokens_per_s,
-        "stream_busy": busy.to_json(),
-    }
+        return result, extras(client, params.logprobs, result.requests)
 
 
 def _print(result: GenerateResult, busy: BusySummary, config: EngineConfig, concurrency: int) -> None:

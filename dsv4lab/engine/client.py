@@ -18,13 +18,12 @@ from dsv4lab.engine.link import OnProgress
 from dsv4lab.engine.load import ContinuousLoad, LoadShape, check_room
 from dsv4lab.engine.payloads import unpack_timeline
 from dsv4lab.engine.profiling import own_load_profile, record
-from dsv4lab.engine.prompts import plain as as_prompt
 from dsv4lab.engine.prompts import positive, synthetic, whole
 from dsv4lab.engine.request import SamplingParams
 from dsv4lab.engine.results import GenerateResult, Profile
 from dsv4lab.engine.scheduler import Mode
 from dsv4lab.engine.settings import changed_by
-from dsv4lab.engine.texts import Given, given_prompts
+from dsv4lab.engine.texts import given_prompt, given_prompts, per_prompt
 from dsv4lab.errors import EngineError, UsageError
 from dsv4lab.overlap.plan import OverlapPlan, resolve_plan
 from dsv4lab.timeline.program import StreamProgram
@@ -70,28 +69,38 @@ class EngineClient(ChatClient):
         on_token: Callable[[int, int], object] | None = None,
         timeout_s: float | None = None,
         fingerprints: bool = False,
+        profile: bool = False,
     ) -> GenerateResult:
         """Run one prompt or several together to their ends. A prompt is a text or token ids.
 
         ``sampling`` is one for all, or one per prompt; ``on_token`` is called with the prompt's place and each token;
-        ``fingerprints`` asks for those of the logits, in the results' ``requests``.
+        ``fingerprints`` asks for those of the logits, in the results' ``requests``; with ``profile`` the result has the
+        timeline of all forwards meanwhile.
         Raises ``RequestError`` for a prompt that cannot run, ``TimeoutExceededError`` when ``timeout_s`` is over or the
         worker falls silent, and the error that a request ended with; the other requests are aborted then.
         """
         rows = given_prompts(prompts, lambda: self.tokenizer)
         asked = [
             self._asked(row, max_new_tokens, params, fingerprints=fingerprints)
-            for row, params in zip(rows, _per_prompt(sampling, len(rows)), strict=True)
+            for row, params in zip(rows, per_prompt(sampling, len(rows)), strict=True)
         ]
         specs = [spec for spec, _ in asked]
         on_tokens = [partial(on_token, i) if on_token is not None else None for i in range(len(specs))]
-        try:
-            result = gather(self._submit(specs, on_tokens, streams=[stream for _, stream in asked]), timeout_s)
+        streams = [stream for _, stream in asked]
+
+        def run() -> GenerateResult:
+            result = gather(self._submit(specs, on_tokens, streams=streams), timeout_s)
             self._callbacks.flush(self.stall_s)
+            return result
+
+        try:
+            if not profile:
+                return run()
+            result, recorded = record(self._link, run)
         except BaseException:
             self._abandon(specs)
             raise
-        return result
+        return replace(result, timeline=unpack_timeline(recorded.timeline))
 
     def submit(
         self,
@@ -102,9 +111,7 @@ class EngineClient(ChatClient):
         on_token: OnToken | None = None,
     ) -> RequestHandle:
         """Start one request, of a text or of token ids, and return at once. ``on_token`` is called with each token."""
-        (given,) = (
-            given_prompts([prompt], lambda: self.tokenizer) if isinstance(prompt, str) else [Given(as_prompt(prompt))]
-        )
+        given = given_prompt(prompt, "prompt", lambda: self.tokenizer)
         spec, stream = self._asked(given, max_new_tokens, sampling or SamplingParams())
         (handle,) = self._submit([spec], [on_token], streams=[stream])
         return handle
@@ -116,30 +123,28 @@ class EngineClient(ChatClient):
         max_new_tokens: int = 32,
         seed: int = 0,
         *,
+        sampling: SamplingParams | None = None,
         profile: bool = False,
         fingerprints: bool = False,
         on_token: Callable[[int, int], object] | None = None,
         timeout_s: float | None = None,
     ) -> GenerateResult:
-        """Run ``concurrency`` synthetic greedy requests together; a seed's prompt ``i`` is the same at any concurrency.
+        """Run ``concurrency`` synthetic requests together; a seed's prompt ``i`` is the same at any concurrency.
 
-        With ``profile`` the result has the timeline of all forwards meanwhile; ``fingerprints`` as for
-        :meth:`generate`. Raises ``UsageError`` if so many requests cannot be in flight at once.
+        They are greedy unless ``sampling`` says otherwise; the rest is as for :meth:`generate`. Raises ``UsageError``
+        if so many requests cannot be in flight at once.
         """
         check_room(self.limits, concurrency, positive(prompt_tokens, "prompt_tokens") + max_new_tokens)
         rows = synthetic(self.limits.vocab_size, concurrency, prompt_tokens, seed)
-        run = partial(
-            self.generate,
+        return self.generate(
             rows,
             max_new_tokens=max_new_tokens,
+            sampling=sampling,
             on_token=on_token,
             timeout_s=timeout_s,
             fingerprints=fingerprints,
+            profile=profile,
         )
-        if not profile:
-            return run()
-        result, recorded = record(self._link, run)
-        return replace(result, timeline=unpack_timeline(recorded.timeline))
 
     def profile(
         self, steps: int = 20, *, concurrency: int | None = None, prompt_tokens: int = 256, timeout_s: float = 300.0
@@ -292,11 +297,3 @@ class EngineClient(ChatClient):
     def _submit_one(self, max_new_tokens: int, prompt: tuple[int, ...], on_end: OnEnd) -> RequestHandle:
         (handle,) = self._submit([self._spec(prompt, max_new_tokens, SamplingParams())], [None], on_end)
         return handle
-
-
-def _per_prompt(sampling: SamplingParams | Sequence[SamplingParams] | None, count: int) -> Sequence[SamplingParams]:
-    if sampling is None or isinstance(sampling, SamplingParams):
-        return [sampling or SamplingParams()] * count
-    if len(sampling) != count:
-        raise UsageError(f"sampling has {len(sampling)} entries for {count} prompts: give one for all, or one each")
-    return sampling

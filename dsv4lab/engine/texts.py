@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from dsv4lab.config.presets import PRESETS
 from dsv4lab.engine import prompts
 from dsv4lab.engine.sampling_params import SamplingParams
-from dsv4lab.errors import CheckpointError, RequestError
+from dsv4lab.errors import CheckpointError, RequestError, UsageError
 from dsv4lab.text.stream import TextStream
 from dsv4lab.text.synthetic import synthetic_tokenizer
 from dsv4lab.text.tokenizer import TextTokenizer, load_tokenizer
@@ -45,10 +45,11 @@ def given_prompts(values: Iterable[Any], tokenizer: Callable[[], TextTokenizer])
     rows = values.tolist() if hasattr(values, "tolist") else list(values)
     if not any(isinstance(row, str) for row in rows):
         return [Given(tokens) for tokens in prompts.batch(rows)]
-    return [_given(row, f"prompt {place}", tokenizer) for place, row in enumerate(rows)]
+    return [given_prompt(row, f"prompt {place}", tokenizer) for place, row in enumerate(rows)]
 
 
-def _given(row: Any, name: str, tokenizer: Callable[[], TextTokenizer]) -> Given:
+def given_prompt(row: Any, name: str, tokenizer: Callable[[], TextTokenizer]) -> Given:
+    """A prompt, a text or token ids; ``name`` is what errors call it. Raises ``RequestError``."""
     if isinstance(row, str):
         return Given(tuple(tokenizer().encode(row)), text=True)
     if not isinstance(row, Iterable):
@@ -69,3 +70,12 @@ def stream_for(
 ) -> TextStream | None:
     """What makes text of a request's tokens; None where nobody wants it."""
     return TextStream(tokenizer(), params.stop, special=special) if text or params.stop else None
+
+
+def per_prompt(sampling: SamplingParams | Sequence[SamplingParams] | None, count: int) -> Sequence[SamplingParams]:
+    """The parameters of each of ``count`` prompts: one for all, or one each. Raises ``UsageError``."""
+    if sampling is None or isinstance(sampling, SamplingParams):
+        return [sampling or SamplingParams()] * count
+    if len(sampling) != count:
+        raise UsageError(f"sampling has {len(sampling)} entries for {count} prompts: give one for all, or one each")
+    return sampling
