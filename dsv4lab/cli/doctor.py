@@ -66,6 +66,7 @@ class DoctorCommand(Command):
             "memory_bytes": host.memory_bytes(),
             "packages": {name: _installed(name) for name in REQUIRED + OPTIONAL},
             "devices": devices,
+            "distributed": find_backends(),
             "device": kind.value,
             "environment": env.in_force(),
             "settings": settings.to_json(),
@@ -93,6 +94,15 @@ def find_devices() -> tuple[list[dict[str, Any]], list[str]]:
         memory = facts.total_memory
         gpus.append({"kind": kind.value, "name": facts.name, "memory_bytes": memory, "blackwell": blackwell})
     return [cpu, *gpus], []
+
+
+def find_backends() -> list[str]:
+    """Backends of torch.distributed for runs over several ranks: ``gloo`` between CPUs, ``nccl`` between GPUs."""
+    try:
+        from dsv4lab.parallel.groups import backends
+    except (ImportError, OSError):  # torch is missing or broken, which the devices tell
+        return []
+    return list(backends())
 
 
 def warnings_of(
@@ -137,6 +147,8 @@ def _show(findings: dict[str, Any]) -> None:
     table(["package", "version"], [_package(*item) for item in findings["packages"].items()], left=2)
     rows = [[escape(d["name"]), d["kind"], bytes_text(d["memory_bytes"] or 0)] for d in findings["devices"]]
     table(["device", "kind", "memory"], rows, left=2)
+    backends = ", ".join(findings["distributed"]) or "torch has no backend for it"
+    out.print(f"several ranks (--tp-size, --dp-size): {backends}\n")
     settings = findings["settings"].items()
     rows = [[name, escape(_value(s["value"])), _origin(s["origin"])] for name, s in settings]
     table([f"setting on {findings['device']}", "value", "from"], rows, left=3)

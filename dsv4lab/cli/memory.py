@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,9 @@ from typing import Any
 from dsv4lab.cli.base import Command
 from dsv4lab.cli.model_args import add_pool_arguments, given_pool_fields, positive
 from dsv4lab.cli.output import console, emit_json, table
+from dsv4lab.cli.rank_args import add_size_arguments, given_rank_fields
+from dsv4lab.cli.sizes import size
+from dsv4lab.config.engine import PREFIX_CACHE_BYTES
 from dsv4lab.config.from_json import load_model_config
 from dsv4lab.config.model import ModelConfig
 from dsv4lab.config.presets import PRESETS, preset
@@ -19,11 +21,10 @@ from dsv4lab.env import read_env
 from dsv4lab.errors import ConfigError, UsageError
 from dsv4lab.kv.formats import PoolFormat
 from dsv4lab.kv.memory import DEFAULT_FRACTION, DEFAULT_REQUESTS, DEFAULT_SWA_RATIO, MemoryPlan, MemoryWish, plan_memory
+from dsv4lab.parallel.layout import Layout
 from dsv4lab.units import bytes_text
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|[KMGT]i?B)?", re.IGNORECASE)
 MTP_WIDTH = 4  # three drafts and the token before them
-_POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 
 class MemoryCommand(Command):
@@ -34,6 +35,7 @@ class MemoryCommand(Command):
     examples = (
         "dsv4lab memory --preset pro --kv-cache-dtype bf16",
         "dsv4lab memory --preset flash --device-memory 141GB --weight-memory 84GB --context-length 131072",
+        "dsv4lab memory --preset pro --tp-size 8 --device-memory 141GB --weight-memory auto",
         "dsv4lab memory --preset flash --kv-cache-dtype fp8 --index-cache-dtype fp4 --max-running-requests 64 --json",
     )
 
@@ -45,18 +47,47 @@ class MemoryCommand(Command):
             "--checkpoint", type=Path, metavar="DIR", help="a checkpoint's folder; its config.json is read"
         )
         add_pool_arguments(parser)
+        add_size_arguments(parser)
         _add_limits(parser)
         _add_wishes(parser)
+        _add_prefix_cache(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Print the plan; the keys of ``--json`` are in the README."""
         config = preset(args.preset) if args.checkpoint is None else load_model_config(args.checkpoint)
-        plan = plan_memory(config, _form(config, args), _wish(config, args))
+        layout = layout_of(config, args)
+        plan = plan_memory(config, _form(config, args), _wish(config, args, layout))
+        ranks = {} if layout.world_size == 1 else rank_facts(config, layout)
         if args.json:
-            emit_json({"model": config.name, **plan.to_json()})
+            emit_json({"model": config.name, **plan.to_json(), **ranks})
         else:
             _print(config.name, plan)
+            if ranks:
+                console().print(_rank_note(ranks))
         return 0
+
+
+def layout_of(config: ModelConfig, args: argparse.Namespace) -> Layout:
+    """The ranks asked for. Raises :class:`ConfigError` if they cannot share the model evenly."""
+    sizes = given_rank_fields(args)
+    layout = Layout(**sizes)
+    if layout.world_size % layout.ep_size:
+        raise ConfigError(f"ep_size = {layout.ep_size}: takes a divisor of the {layout.world_size} ranks")
+    layout.check(config)
+    return layout
+
+
+def rank_facts(config: ModelConfig, layout: Layout) -> dict[str, int]:
+    """What one of several ranks holds: ``weight_bytes_per_rank`` as released; the pool is whole on each."""
+    sizes = {"tp_size": layout.tp_size, "dp_size": layout.dp_size, "ep_size": layout.ep_size}
+    return {**sizes, "weight_bytes_per_rank": _released_bytes(config, layout)}
+
+
+def _rank_note(ranks: dict[str, int]) -> str:
+    world = ranks["tp_size"] * ranks["dp_size"]
+    weights = bytes_text(ranks["weight_bytes_per_rank"])
+    pools = "" if ranks["dp_size"] == 1 else f"; the {ranks['dp_size']} groups hold different requests"
+    return f"Each of {world} ranks holds {weights} of weights, as released, and a whole pool{pools}."
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +102,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         type=weight_size,
         default=0,
         metavar="SIZE",
-        help="what weights take of it; auto: as released, in fp8 and fp4 "
+        help="what weights take of it; auto: as released, in fp8 and fp4, of one rank "
         "(default: 0: --device-memory is what is free beside them)",
     )
     parser.add_argument(
@@ -113,6 +144,17 @@ def _add_wishes(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_prefix_cache(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--enable-prefix-cache", action="store_true", help="leave room for its snapshots")
+    parser.add_argument(
+        "--prefix-cache-bytes",
+        type=size("--prefix-cache-bytes"),
+        default=PREFIX_CACHE_BYTES,
+        metavar="SIZE",
+        help="most bytes of the snapshots (default: 256MiB)",
+    )
+
+
 def _form(config: ModelConfig, args: argparse.Namespace) -> PoolFormat:
     """The formats on a GPU: what memory is planned for."""
     settings = resolve(DeviceFacts(DeviceKind.CUDA), read_env(), cli=Choices(**given_pool_fields(args)))
@@ -138,11 +180,11 @@ def _speculation(config: ModelConfig, args: argparse.Namespace) -> tuple[int, in
     raise ConfigError(f"speculative {args.speculative!r}: model {config.name} carries no such drafter")
 
 
-def _wish(config: ModelConfig, args: argparse.Namespace) -> MemoryWish:
+def _wish(config: ModelConfig, args: argparse.Namespace, layout: Layout) -> MemoryWish:
     layers, width = _speculation(config, args)
     return MemoryWish(
         device_memory=args.device_memory,
-        weight_memory=_released_bytes(config) if args.weight_memory is None else args.weight_memory,
+        weight_memory=_released_bytes(config, layout) if args.weight_memory is None else args.weight_memory,
         mem_fraction_static=args.mem_fraction_static,
         max_running_requests=args.max_running_requests,
         max_total_tokens=args.max_total_tokens,
@@ -151,33 +193,23 @@ def _wish(config: ModelConfig, args: argparse.Namespace) -> MemoryWish:
         swa_full_tokens_ratio=args.swa_full_tokens_ratio,
         verify_tokens=width,
         draft_layers=layers,
+        prefix_cache_bytes=args.prefix_cache_bytes if args.enable_prefix_cache else 0,
     )
 
 
-def _released_bytes(config: ModelConfig) -> int:
-    from dsv4lab.checkpoint.names import expected_tensors
+def _released_bytes(config: ModelConfig, layout: Layout) -> int:
+    """Of one rank."""
+    from dsv4lab.checkpoint.names import expected_tensors, held_tensors
     from dsv4lab.checkpoint.stored import stored_bytes
+    from dsv4lab.parallel.sharding import Sharding
 
-    return stored_bytes(expected_tensors(config), "fp4")
+    tensors = expected_tensors(config)
+    return stored_bytes(tensors if layout.world_size == 1 else held_tensors(tensors, Sharding(layout, config)), "fp4")
 
 
 def weight_size(text: str) -> int | None:
     """An argparse type: bytes as :func:`size` reads them, None for ``auto``."""
     return None if text == "auto" else size("--weight-memory")(text)
-
-
-def size(option: str) -> Callable[[str], int]:
-    """An argparse type: bytes, as a number with or without a unit (GB is 10^9, GiB 2^30)."""
-
-    def parse(text: str) -> int:
-        found = _SIZE.fullmatch(text.strip())
-        if found is None:
-            raise UsageError(f"{option}: got {text!r}, it takes bytes, such as 80GiB, 141GB or 85899345920")
-        unit = (found[2] or "B").upper()
-        factor = 1 if unit == "B" else (1024 if "I" in unit else 1000) ** _POWERS[unit[0]]
-        return int(float(found[1]) * factor) if "." in found[1] else int(found[1]) * factor
-
-    return parse
 
 
 def fraction(option: str) -> Callable[[str], float]:
@@ -215,6 +247,8 @@ def _each(found: dict[str, Any]) -> list[list[str]]:
     lines = [("token", "bytes_per_token"), (f"page of {found['page_size']}", "bytes_per_page")]
     lines += [("request", "bytes_per_slot"), *parts]
     lines += [("KV row", "bytes_per_row"), ("index key", "bytes_per_index_key")]
+    if found["prefix_cache_bytes"]:
+        lines.append(("snapshot at a page boundary", "bytes_per_snapshot"))
     return [[name, f"{found[key]:,}", bytes_text(found[key])] for name, key in lines]
 
 
@@ -233,7 +267,11 @@ def _pool(found: dict[str, Any]) -> list[list[str]]:
 
 def _notes(found: dict[str, Any]) -> list[str]:
     context, requests = found["context_length"], found["full_context_requests"]
-    notes = [f"{requests} of {found['max_running_requests']} requests fit at {context:,} tokens each."]
+    notes = []
+    if cache := found["prefix_cache_bytes"]:
+        count = cache // found["bytes_per_snapshot"]
+        notes.append(f"The prefix cache has {bytes_text(cache)} beside the pool: {count:,} snapshots.")
+    notes += [f"{requests} of {found['max_running_requests']} requests fit at {context:,} tokens each."]
     if found["available_bytes"] is None:
         notes.append("No --device-memory was given: this is what the requests and tokens asked for take.")
     else:

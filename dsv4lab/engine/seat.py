@@ -39,8 +39,6 @@ def check(config: EngineConfig) -> None:
     """Raise :class:`LabError` if these ranks cannot run this model, before any process is started."""
     backend_of(config.device)
     layout_of(config, 0).check(model_config(config.model))
-    if config.enable_prefix_cache and config.tp_size > 1:
-        raise ConfigError("engine config: enable_prefix_cache: got True, expected false where tp_size is above 1")
     if config.device != "cpu":
         wanted, there = config.world_size, torch.cuda.device_count()
         if wanted > there:
