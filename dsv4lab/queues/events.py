@@ -89,7 +89,7 @@ class Simulation:
         self.heap: list[tuple[float, int, int, int]] = []
         self.sequence = 0
         self.last_collective = 0.0
-        self.settled = False  # whether every ring has brought its first packet to its head
+        self.settled = False  # whether no other ring is about to dispatch at this very moment
 
     def run(self) -> Times:
         """Run until every ring is empty."""
@@ -107,12 +107,23 @@ class Simulation:
                 elif what == WRITTEN:
                     self._head(q, now)
                 else:
-                    self.blocked[q % self.pipes] -= 1
-                    self.waiting -= 1
-                    self._dispatch(q, now)
+                    self._resume(q, now)
             else:
                 self._end(at, end)
         return self.times
+
+    def _resume(self, q: int, now: float) -> None:
+        """Queue ``q`` has seen its signals; those that see theirs at the same moment do not poll any more either."""
+        heap, woken = self.heap, [q]
+        while heap and heap[0][0] == now and heap[0][2] == WAKE:
+            woken.append(heappop(heap)[3])
+        for one in woken:
+            self.blocked[one % self.pipes] -= 1
+        self.waiting -= len(woken)
+        self.settled = len(woken) == 1
+        for one in woken:
+            self._dispatch(one, now)
+        self.settled = True
 
     def _push(self, when: float, what: int, q: int) -> None:
         self.sequence += 1

@@ -174,3 +174,10 @@ def test_many_short_segments_are_placed_depth_first_before_10() -> None:
     assert place(work(ops, levels, launch="graph"), levels).lanes == layout.lanes  # the same here: two a level
     assert depth_first([[1, 2], [3], [3], []], [0], 4) == [0, 0, 1, 0]
     assert depth_first([[], [], [], [], []], [0, 1, 2, 3, 4], 4) == [0, 1, 2, 3, 0]  # independent nodes: four queues
+
+
+def test_queues_that_see_their_signals_at_the_same_moment_do_not_tax_each_other() -> None:
+    on = by_hand(HOST)
+    ops: Ops = [("f", "s0", 10, []), *((f"k{i}", f"s{i + 1}", 10, ["f"]) for i in range(3))]
+    found = spans(simulate(work(ops, on), on))
+    assert {found[f"k{i}"] for i in range(3)} == {(17, 27)}

@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from dsv4lab.errors import UsageError
 from dsv4lab.queues.collectives import arrival_floors, floors_for
 from dsv4lab.queues.costs import Machine, machine
+from dsv4lab.queues.events import Simulation
 from dsv4lab.queues.fluid import corun_rates, fair_parts
+from dsv4lab.queues.packets import lower
+from dsv4lab.queues.place import place
 from dsv4lab.queues.program_json import workload_from_json
 from dsv4lab.queues.simulate import Simulated, simulate
 from dsv4lab.queues.workload import Cost, Workload, from_program
@@ -90,6 +93,29 @@ def test_order_and_busy_time(work: Workload, on: Machine, torch: bool) -> None:
     assert all(s.busy_ns <= busy.wall_ns for s in busy.streams)
     assert timeline.meta["simulated"] is True
     assert busy.wall_ns == run.wall_ns
+
+
+class OneByOne(Simulation):
+    """Every packet is an event, also where it has the device to itself."""
+
+    @property
+    def settled(self) -> bool:  # type: ignore[override]
+        return False
+
+    @settled.setter
+    def settled(self, value: bool) -> None:
+        pass
+
+
+@given(workloads(), machines(), st.booleans())
+@settings(max_examples=60)
+def test_packets_that_have_the_device_to_themselves_need_no_events(work: Workload, on: Machine, torch: bool) -> None:
+    layout = place(work, on, torch=torch)
+    packets = lower(work, layout, on)
+    quick, slow = (kind(work, packets, on, layout.mapped, {}).run() for kind in (Simulation, OneByOne))
+    assert quick.start == pytest.approx(slow.start, abs=1e-3)
+    assert quick.end == pytest.approx(slow.end, abs=1e-3)
+    assert (quick.taxed, quick.blocked_ns) == (slow.taxed, pytest.approx(slow.blocked_ns, abs=1e-2))
 
 
 @given(workloads(), machines())
