@@ -15,6 +15,7 @@ from dsv4lab.errors import EngineError
 from dsv4lab.spec.verify import draw
 
 _MASK = 2**63 - 1
+_FEW, _PROBES = 1024, 64
 DRAFT_LANE, VERIFY_LANE = 1, 2  # noise of speculation, apart from that of plain sampling
 
 
@@ -80,18 +81,41 @@ def _candidates(
 
     Each cut is a least weight, so tokens that tie with the last one kept are kept: the set does not depend on an order.
     """
+    tokens = None
     if 0 < params.top_k < len(logits):
         tokens = np.flatnonzero(logits >= np.partition(logits, -params.top_k)[-params.top_k])
-    else:
-        tokens = np.arange(len(logits))
     with np.errstate(over="ignore"):  # a tiny temperature makes all but the likeliest -inf, as it should
-        weights = np.exp((logits[tokens].astype(np.float64) - best) / params.temperature)
+        weights = (logits if tokens is None else logits[tokens]).astype(np.float64)
+        weights -= best
+        weights /= params.temperature
+        np.exp(weights, out=weights)
     least = params.min_p
     if params.top_p < 1.0:
-        ordered = np.sort(weights)[::-1]
-        reached = np.cumsum(ordered)
-        least = max(least, float(ordered[np.searchsorted(reached, params.top_p * reached[-1], side="left")]))
+        least = max(least, _nucleus(weights, params.top_p))
     if least > 0.0:
-        kept = weights >= least
-        tokens, weights = tokens[kept], weights[kept]
-    return tokens, weights
+        kept = np.flatnonzero(weights >= least)
+        tokens, weights = kept if tokens is None else tokens[kept], weights[kept]
+    return np.arange(len(logits)) if tokens is None else tokens, weights
+
+
+def _nucleus(weights: NDArray[np.float64], top_p: float) -> float:
+    """The least of the largest weights whose sum reaches ``top_p`` of all.
+
+    Narrows the weights down to a few around it, as quickselect does, and sorts only these.
+    """
+    wanted, above, active = top_p * float(weights.sum()), 0.0, weights
+    while len(active) > _FEW:
+        pivot = float(np.sort(active[:: len(active) // _PROBES])[-_PROBES // 8])
+        upper = active[active >= pivot]
+        if len(upper) == len(active):  # the pivot is the least of them
+            upper = active[active > pivot]
+        mass = above + float(upper.sum())
+        if mass >= wanted and len(upper):
+            active = upper
+        elif len(upper):
+            above, active = mass, active[active < float(upper.min())]
+        else:
+            return pivot
+    ordered = np.sort(active)[::-1]
+    place = int(np.searchsorted(above + np.cumsum(ordered), wanted, side="left"))
+    return float(ordered[min(place, len(ordered) - 1)])  # rounding can keep the sum just below

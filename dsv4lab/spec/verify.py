@@ -78,7 +78,7 @@ def draw(weights: Probabilities, noise: float) -> int:
     """The token whose share of ``weights`` the number ``noise`` of [0, 1) falls into."""
     total = np.cumsum(weights)
     place = int(np.searchsorted(total, noise * total[-1], side="right"))
-    return min(place, int(np.flatnonzero(weights)[-1]))
+    return place if place < len(weights) else int(np.flatnonzero(weights)[-1])  # rounding can pass the last one
 
 
 def one_hot(tokens: Sequence[int], vocab: int) -> Probabilities:

@@ -96,3 +96,14 @@ def test_logprobs_come_with_their_tokens_and_only_where_asked_for() -> None:
         assert [found.token for found in logprobs[number]] == tokens[number]
         assert {len(found.top) for found in logprobs[number]} == {params.logprobs}
         assert all(found.logprob < 0 for found in logprobs[number])
+
+
+def test_preempted_requests_keep_history_noise_and_logprobs() -> None:
+    """Three requests on pages for two, so one is stopped and computed again; each gets what it gets alone."""
+    prompts = [tuple(np.random.default_rng(i).integers(20, 400, 200).tolist()) for i in range(3)]
+    requests = [RequestSpec(i, prompt, 200, replace(MIXED[3], seed=i), i) for i, prompt in enumerate(prompts)]
+    together, logprobs, _ = run(*requests, max_total_tokens=768, chunked_prefill_size=300)
+    for request in requests:
+        tokens, own, _ = run(request, max_total_tokens=4096)
+        assert together[request.request_id] == tokens[request.request_id]
+        assert logprobs[request.request_id] == own[request.request_id]

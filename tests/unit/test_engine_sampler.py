@@ -158,6 +158,20 @@ def test_tokens_that_tie_with_the_last_one_kept_are_kept() -> None:
         assert {sample(values, params, 3, i) for i in range(100)} == {1, 2, 3}
 
 
+@pytest.mark.parametrize("spread", [0.0, 0.3, 3.0, 30.0])
+@pytest.mark.parametrize("top_p", [0.001, 0.5, 0.95, 0.9999, 1.0 - 1e-12])
+def test_top_p_of_a_large_vocabulary(spread: float, top_p: float, rng: np.random.Generator) -> None:
+    """The nucleus is found without sorting everything; here against a sort."""
+    values = (spread * rng.standard_normal(20_000)).round(2).astype(np.float32)
+    found = np.flatnonzero(distribution(values, SamplingParams(temperature=1.0, top_p=top_p)))
+    weights = np.exp(values.astype(np.float64) - values.max())
+    ordered = np.sort(weights)[::-1]
+    place = min(int(np.searchsorted(np.cumsum(ordered), top_p * weights.sum())), len(ordered) - 1)
+    expected = np.flatnonzero((weights >= ordered[place]) & (weights > 0))
+    border = np.abs(np.cumsum(ordered)[place] - top_p * weights.sum()) < 1e-9 * weights.sum()
+    assert border or found.tolist() == expected.tolist()
+
+
 def test_min_p_is_relative_to_the_likeliest() -> None:
     values = np.log(row(0.6, 0.3, 0.06, 0.04))
     assert distribution(values, SamplingParams(temperature=1.0, min_p=0.11)) == pytest.approx([2 / 3, 1 / 3, 0, 0])
