@@ -167,7 +167,6 @@ class Crew:
     def _note(self, secondary: bool, rank: int, what: str) -> None:
         with self._lock:
             if self._leaving:
-                self._over.set()
                 return
             self._ends.append((secondary, rank, what))
             if len(self._ends) > 1:
@@ -184,5 +183,6 @@ class Crew:
         with self._lock:
             self._leaving = True
             secondary, rank, what = min(self._ends)
+        self.kill()  # one that is stopped, or blocked, does not notice by itself
         self._on_death(RankDiedError(f"rank {rank} of {self._world} {what}"), secondary)
         self._over.set()

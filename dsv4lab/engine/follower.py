@@ -49,7 +49,9 @@ class Follower:
 
     @_do.register
     def _(self, command: r.Idle) -> None:
-        self._runner.idle_forward()
+        record = self._runner.idle_forward()
+        if record is not None:
+            self._say(r.times_of(command.number, record))
 
     @_do.register
     def _(self, command: r.Observe) -> None:

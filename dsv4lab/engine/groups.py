@@ -32,9 +32,9 @@ def run_round(service: Service, runner: LeadRunner) -> None:
     if not service.idle:
         service.step()
     if runner.rounds == before:
-        record = runner.idle_forward()
-        if record is not None:
-            service.on_idle_round(record)
+        ran = runner.idle_round()
+        if ran is not None:
+            service.on_idle_round(*ran)
 
 
 class GroupedService:

@@ -96,16 +96,22 @@ class LeadRunner(Runner):
             result = super().launch(shape)
         return replace(result, others=FollowersRecords(self._followers, self._forwards, result.record))
 
-    def idle_forward(self) -> RunRecord | None:
-        """See :meth:`Runner.idle_forward`."""
-        self.tell(r.Idle())
+    def idle_round(self) -> tuple[RunRecord, Mapping[int, RunRecord]] | None:
+        """:meth:`Runner.idle_forward` of the whole group, and the followers' records."""
+        self._forwards += 1
+        self.tell(r.Idle(self._forwards))
         with self.crew.fatal(self.rank):
-            return super().idle_forward()
+            record = self.idle_forward()
+        return None if record is None else (record, FollowersRecords(self._followers, self._forwards, record))
 
     def close(self) -> None:
         """Let the crew go, then end as any runner."""
         self.crew.close()
         super().close()
+
+    def _agree(self, tokens: int) -> int:
+        with self.crew.fatal(self.rank):
+            return super()._agree(tokens)
 
     def _announce(self, items: Sequence[BatchItem], mode: Mode, *, all_rows: bool, wide_items: int) -> None:
         self._forwards += 1

@@ -42,7 +42,9 @@ class Forward(ToRank, frozen=True):
 
 
 class Idle(ToRank, frozen=True):
-    """Take part in the peers' forward without tokens."""
+    """Take part in the peers' forward without tokens; answered by :class:`Times` if there was one."""
+
+    number: int
 
 
 class Rows(msgspec.Struct, frozen=True, array_like=True):

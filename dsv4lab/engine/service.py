@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import singledispatchmethod
 from typing import Any
@@ -65,9 +65,9 @@ class Service:
         """Run one forward, if there is work."""
         self._loop.step()
 
-    def on_idle_round(self, record: RunRecord) -> None:
-        """Other groups ran a forward, and this one took part in it without tokens."""
-        self._recorder.on_idle_round(record)
+    def on_idle_round(self, record: RunRecord, others: Mapping[int, RunRecord]) -> None:
+        """Other groups ran a forward, and the ranks of this one took part in it without tokens."""
+        self._recorder.on_idle_round(record, others)
 
     def handle(self, command: m.Command) -> None:
         """Carry out one command; what goes wrong in a call is its answer."""

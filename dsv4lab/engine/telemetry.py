@@ -162,7 +162,7 @@ class Recorder:
     _open: Record | None = None
     _begun: bool = False
     _rans: list[Ran] = field(default_factory=list)
-    _idles: list[RunRecord] = field(default_factory=list)
+    _idles: dict[int, list[RunRecord]] = field(default_factory=dict)
 
     def start(self, call: Record, *, idle: bool) -> None:
         """Record from the next forward on. Raises :class:`EngineError` if a recording is open or too long."""
@@ -170,7 +170,7 @@ class Recorder:
             raise EngineError("a profile is being recorded already; one at a time")
         if not 1 <= call.steps <= MAX_RECORDED_STEPS:
             raise EngineError(f"profile of {call.steps} steps: takes 1 to {MAX_RECORDED_STEPS}")
-        self._open, self._begun, self._rans, self._idles = call, call.decoding == 0, [], []
+        self._open, self._begun, self._rans, self._idles = call, call.decoding == 0, [], {}
         if idle:
             self.on_idle()
 
@@ -184,10 +184,11 @@ class Recorder:
         if len(self._rans) >= self._open.steps:
             self.end()
 
-    def on_idle_round(self, record: RunRecord) -> None:
-        """The rank took part in a forward of other groups without tokens of its own."""
-        if self._open is not None:
-            self._idles.append(record)
+    def on_idle_round(self, record: RunRecord, others: Mapping[int, RunRecord]) -> None:
+        """The group took part in a forward of other groups without tokens of its own."""
+        if self._open is not None and self.facts.rank is not None:
+            for rank, of_rank_record in {self.facts.rank: record, **others}.items():
+                self._idles.setdefault(rank, []).append(of_rank_record)
 
     def on_idle(self) -> None:
         """Answer, if the call does not want to wait for more work."""
@@ -199,11 +200,14 @@ class Recorder:
         if self._open is None:
             return
         call, rans, idles = self._open, self._rans, self._idles
-        self._open, self._rans, self._idles = None, [], []
+        self._open, self._rans, self._idles = None, [], {}
         program = rans[-1].record.program if rans else None
         steps = tuple(step_record(ran) for ran in rans)
         ran = timeline(rans, self.describe())
-        if idles and self.facts.rank is not None:
-            idle = timeline_of(idles, [UNKNOWN] * len(idles), meta=ran.meta)
-            ran = side_by_side([*([ran] if rans else []), of_rank(idle, self.facts.rank)])
+        if idles:
+            rounds = [
+                of_rank(timeline_of(records, [UNKNOWN] * len(records), meta=ran.meta), rank)
+                for rank, records in idles.items()
+            ]
+            ran = side_by_side([ran, *rounds] if rans else rounds)
         self.send(Recorded(call.call, pack_timeline(ran), program, steps))
