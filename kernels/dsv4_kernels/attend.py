@@ -33,14 +33,14 @@ def attend(
     """Attention with K = V and a sink in the denominator, into ``out [B, H, d]``.
 
     ``q [B, H, d]``, ``kv [B, L, d]``, ``mask [B, L]``, ``sink [H]``. The stabiliser
-    is ``max(scores, sink)``, so a token without rows gives zeros.
+    is ``max(scores, sink)``, and finite whatever the sink, so a token without rows gives zeros.
     """
     keys = kv.float()
     if not bool(mask.any(1).all()):
         keys = torch.where(mask.unsqueeze(-1), keys, 0)
     scores = torch.bmm(q.float(), keys.transpose(1, 2)) * scale
     scores = torch.where(mask.unsqueeze(1), scores, float("-inf"))
-    bound = sink.float().view(1, -1, 1)
+    bound = sink.float().clamp(min=torch.finfo(torch.float32).min).view(1, -1, 1)
     top = torch.maximum(scores.amax(-1, keepdim=True), bound) if scores.shape[-1] else bound.expand(q.shape[0], -1, 1)
     p = torch.exp(scores - top)
     total = p.sum(-1, keepdim=True) + torch.exp(bound - top)
