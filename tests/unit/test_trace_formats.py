@@ -182,6 +182,32 @@ def test_nsight_systems_keeps_processes_apart(tmp_path: Path) -> None:
     assert trace.stream_busy().union_busy_ns == 190
 
 
+def test_a_database_with_a_damaged_page_gives_the_rows_around_it(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite"
+    nsys_file(path)
+    database = sqlite3.connect(path)
+    columns = len(database.execute("PRAGMA table_info(CUPTI_ACTIVITY_KIND_KERNEL)").fetchall())
+    rows = [(10**6 + 100 * n, 10**6 + 100 * n + 50, *([0] * (columns - 2))) for n in range(6000)]
+    marks = ", ".join("?" * columns)
+    database.executemany(f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ({marks})", rows)
+    database.commit()
+    size = database.execute("PRAGMA page_size").fetchone()[0]
+    pages = database.execute("PRAGMA page_count").fetchone()[0]
+    database.close()
+    whole = load_trace(path)
+    data = bytearray(path.read_bytes())
+    middle = pages // 2 * size
+    data[middle : middle + size] = bytes(size)
+    path.write_bytes(bytes(data))
+    trace = load_trace(path)
+    assert trace.report is not None
+    assert trace.report.repairs == {"table with damaged pages": 1}
+    assert 0 < trace.report.lost_events < 500
+    assert whole.report is not None
+    assert trace.report.rows + trace.report.lost_events == whole.report.rows
+    assert any("could not be read" in warning for warning in trace.warnings)
+
+
 def test_some_other_database_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     database = sqlite3.connect(path)

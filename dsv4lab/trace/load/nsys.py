@@ -44,6 +44,7 @@ def read_nsys(path: Path, database: Database) -> tuple[Timeline, LoadReport]:
     reader.add_calls()
     reader.add_ranges()
     gpus = [str(name) for (name,) in reader.read("TARGET_INFO_GPU", "name")]
+    database.tell(report)
     return reader.table.timeline(path, {"platform": "cuda", "gpus": gpus}), report
 
 

@@ -23,6 +23,7 @@ def read_rocpd(path: Path, database: Database) -> tuple[Timeline, LoadReport]:
     gpus: list[str] = []
     for rank, suffix in enumerate(suffixes or [""]):
         gpus += _add(database, suffix, rank, table)
+    database.tell(report)
     return table.timeline(path, {"platform": "rocm", "gpus": gpus}), report
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import urllib.parse
 from collections.abc import Callable, Iterator
@@ -14,12 +15,18 @@ from dsv4lab.trace.load.report import LoadReport
 
 
 class Database:
-    """Tables of an SQLite file by name; names from the file are quoted, values are bound."""
+    """Tables of an SQLite file by name; names from the file are quoted, values are bound.
+
+    A table with damaged pages is read from both ends up to the damage; ``lost_rows`` are those in between.
+    """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        rows = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
-        self.tables = {str(name) for (name,) in rows}
+        rows = list(connection.execute("SELECT name, type, sql FROM sqlite_master WHERE type IN ('table', 'view')"))
+        self.tables = {str(name) for name, _, _ in rows}
+        self._plain = {str(name) for name, kind, sql in rows if kind == "view" or "WITHOUT ROWID" in str(sql).upper()}
+        self.damaged: set[str] = set()
+        self.lost_rows = 0
 
     def columns(self, table: str) -> set[str]:
         """Column names of ``table``; empty if there is no such table."""
@@ -31,7 +38,34 @@ class Database:
         """Rows of ``table``; a column that it lacks reads as ``None``."""
         have = self.columns(table)
         wanted = ", ".join(quoted(c) if c in have else "NULL" for c in columns)
-        yield from self._connection.execute(f"SELECT {wanted} FROM {quoted(table)}")
+        if table in self._plain:
+            yield from self._connection.execute(f"SELECT {wanted} FROM {quoted(table)}")
+            return
+        query = f"SELECT rowid, {wanted} FROM {quoted(table)} ORDER BY rowid"
+        last = 0
+        try:
+            for row in self._connection.execute(query):
+                last = row[0]
+                yield row[1:]
+        except sqlite3.DatabaseError:
+            self.damaged.add(table)
+            yield from self._from_the_end(query, last)
+
+    def _from_the_end(self, query: str, last: int) -> Iterator[tuple[object, ...]]:
+        """The rows behind the damage that stopped a scan after row ``last``."""
+        found: list[tuple[int, ...]] = []
+        with contextlib.suppress(sqlite3.DatabaseError):
+            for row in self._connection.execute(f"{query} DESC"):
+                if row[0] <= last:
+                    break
+                found.append(row)
+        self.lost_rows += max(found[-1][0] - last - 1 if found else 1, 0)
+        yield from (row[1:] for row in reversed(found))
+
+    def tell(self, report: LoadReport) -> None:
+        """Count what could not be read."""
+        report.lost_events += self.lost_rows
+        report.repairs["table with damaged pages"] += len(self.damaged)
 
 
 def quoted(name: str) -> str:
