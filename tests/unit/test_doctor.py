@@ -23,6 +23,7 @@ KEYS = [
     "memory_bytes",
     "packages",
     "devices",
+    "distributed",
     "device",
     "environment",
     "settings",
