@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dsv4lab.timeline.program import StreamProgram
     from dsv4lab.timeline.timeline import Timeline
     from dsv4lab.viz.loaded import load_trace
-    from dsv4lab.widgets import dashboard, trace_explorer
+    from dsv4lab.widgets import dashboard, pool_explorer, queue_lab, trace_explorer
 
 __all__ = [
     "EngineClient",
@@ -38,6 +38,8 @@ __all__ = [
     "dashboard",
     "load_trace",
     "open",
+    "pool_explorer",
+    "queue_lab",
     "trace_explorer",
 ]
 
@@ -54,6 +56,8 @@ _HOMES = {
     "dashboard": "dsv4lab.widgets",
     "load_trace": "dsv4lab.viz.loaded",
     "open": "dsv4lab.engine.api",
+    "pool_explorer": "dsv4lab.widgets",
+    "queue_lab": "dsv4lab.widgets",
     "trace_explorer": "dsv4lab.widgets",
 }
 

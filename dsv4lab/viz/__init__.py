@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dsv4lab.viz.acceptance import acceptance_figure
     from dsv4lab.viz.page_layout import page_layout_figure
-    from dsv4lab.viz.predicted import predicted_figure
+    from dsv4lab.viz.predicted import Predicted, predicted_figure
     from dsv4lab.viz.queue_occupancy import queue_occupancy_figure
+    from dsv4lab.viz.queue_sweep import queue_sweep_figure
     from dsv4lab.viz.sensitivity import sensitivity_figure
     from dsv4lab.viz.stream_busy import stream_busy_figure
     from dsv4lab.viz.timeline_view import timeline_figure
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
     from dsv4lab.viz.tuning import delta_bars, tpot_heatmap, tradeoff_scatter
 
 __all__ = [
+    "Predicted",
     "acceptance_figure",
     "delta_bars",
     "page_layout_figure",
     "predicted_figure",
     "queue_occupancy_figure",
+    "queue_sweep_figure",
     "sensitivity_figure",
     "stream_busy_figure",
     "timeline_figure",
@@ -31,11 +34,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Predicted": "predicted",
     "acceptance_figure": "acceptance",
     "delta_bars": "tuning",
     "page_layout_figure": "page_layout",
     "predicted_figure": "predicted",
     "queue_occupancy_figure": "queue_occupancy",
+    "queue_sweep_figure": "queue_sweep",
     "sensitivity_figure": "sensitivity",
     "stream_busy_figure": "stream_busy",
     "timeline_figure": "timeline_view",

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dsv4lab.engine.client import EngineClient
     from dsv4lab.widgets.overlap_lab import OverlapLab
-    from dsv4lab.widgets.trace_explorer import TraceExplorer
+    from dsv4lab.widgets.explore_pool import PoolExplorer
+    from dsv4lab.widgets.queue_lab import QueueLab
+    from dsv4lab.widgets.explore_trace import TraceExplorer
 
 
 def dashboard(client: EngineClient, **options: Any) -> OverlapLab:
@@ -26,12 +28,37 @@ def trace_explorer(trace: Any, other: Any = None, **options: Any) -> TraceExplor
 
     Either is a :class:`~dsv4lab.timeline.timeline.Timeline` (a loaded trace is one), the path of a trace, or whatever
     holds a timeline as ``.timeline``: a profile, a generated result, a simulation. ``options`` are those of
-    :class:`dsv4lab.widgets.trace_explorer.TraceExplorer`: ``labels``, ``tracks`` (``stream``, ``queue``, ``rank``),
+    :class:`dsv4lab.widgets.explore_trace.TraceExplorer`: ``labels``, ``tracks`` (``stream``, ``queue``, ``rank``),
     ``color`` (``category``, ``kernel``, ``layer``), ``main``, ``edges`` (waits as pairs of row numbers of the first
     trace), ``theme`` and ``height``. ``save_html(path)`` writes it as one file.
     """
     from dsv4lab.widgets.base import refuse_unknown
-    from dsv4lab.widgets.trace_explorer import OPTIONS, TraceExplorer
+    from dsv4lab.widgets.explore_trace import OPTIONS, TraceExplorer
 
     refuse_unknown("trace_explorer", set(options) - set(OPTIONS), OPTIONS)
     return TraceExplorer(trace, other, **options)
+
+
+def pool_explorer(source: Any, **options: Any) -> PoolExplorer:
+    """The Pool Explorer on a client, on a :class:`~dsv4lab.timeline.records.PoolSnapshot`, or on a list of them.
+
+    The whole pool, one request and single rows beneath each other; who holds what, how full and how old it is, and
+    which rows a query token reads in each layer kind. With a client it can follow the engine and ask what the next
+    forward really reads. ``options``: ``theme``. ``save_html(path)`` writes it as one file.
+    """
+    from dsv4lab.widgets.base import refuse_unknown
+    from dsv4lab.widgets.explore_pool import OPTIONS, PoolExplorer
+
+    refuse_unknown("pool_explorer", set(options) - set(OPTIONS), OPTIONS)
+    return PoolExplorer(source, **options)
+
+
+def queue_lab(**options: Any) -> QueueLab:
+    """The Queue Lab: the queue model with sliders, and packets that move through hardware queues step by step.
+
+    ``options`` are the fields of :class:`dsv4lab.predict.setting.Setting` that it starts with (``device``, ``runtime``,
+    ``plan``, ``hw_queues``, ...), ``scene``, ``plans`` and ``theme``. ``save_html(path)`` writes it as one file.
+    """
+    from dsv4lab.widgets.queue_lab import QueueLab
+
+    return QueueLab(**options)

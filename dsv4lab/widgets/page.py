@@ -13,14 +13,14 @@ from dsv4lab.viz.html import Picture, Text, pictures_page
 from dsv4lab.viz.sheet import Sheet
 from dsv4lab.widgets import front
 
-_RUN = """
+_RUN = """{
 const source = %(source)s, state = %(state)s;
 const model = { get: (key) => state[key], set: (key, value) => { state[key] = value; },
   save_changes() {}, on() {}, off() {} };
 const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
 import(url).then((m) => m.default.render({ model, el: document.getElementById(%(id)s) }))
   .finally(() => URL.revokeObjectURL(url));
-"""
+}"""
 
 
 def script_json(value: Any) -> str:
@@ -49,9 +49,10 @@ def sheet_blocks(sheets: Mapping[str, Sheet]) -> list[Text | Picture]:
 
 
 def facts_block(facts: Mapping[str, object]) -> Text:
-    """Names and values as a table; both are plain text."""
-    rows = "".join(f"<tr><td>{html.escape(n)}</td><td>{html.escape(str(v))}</td></tr>" for n, v in facts.items())
-    return Text(f"<table><tbody>{rows}</tbody></table>")
+    """Names and values in a line; both are plain text."""
+    parts = [f"{html.escape(name)} <b>{html.escape(str(value))}</b>" for name, value in facts.items()]
+    line = " \N{MIDDLE DOT} ".join(parts)
+    return Text(f'<p class="quiet">{line}</p>')
 
 
 def page_bytes(title: str, blocks: Sequence[Text | Picture]) -> bytes:
