@@ -120,7 +120,7 @@ def perfect_hiding(base: Profiled, plan: OverlapPlan) -> float:
     """The gain if every op that the plan moves were free."""
     tokens = base.program.tokens
     moved = zip(base.program.ops, base.us, strict=True)
-    return sum(us for op, us in moved if plan.stream_of((op.name,), "", tokens) != MAIN) / base.wall_us
+    return sum(us for op, us in moved if plan.stream_of((op.name,), "", tokens) != MAIN) / sum(base.us)
 
 
 def predictions(found: Rounds, plan: OverlapPlan, probe: CpuProbe) -> tuple[float, float]:
