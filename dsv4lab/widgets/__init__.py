@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dsv4lab.engine.client import EngineClient
-    from dsv4lab.widgets.overlap_lab import OverlapLab
     from dsv4lab.widgets.explore_pool import PoolExplorer
-    from dsv4lab.widgets.queue_lab import QueueLab
     from dsv4lab.widgets.explore_trace import TraceExplorer
+    from dsv4lab.widgets.overlap_lab import OverlapLab
+    from dsv4lab.widgets.queue_lab import QueueLab
 
 
 def dashboard(client: EngineClient, **options: Any) -> OverlapLab:

@@ -1,4 +1,4 @@
-// Front end of dsv4lab.widgets.trace_explorer. Asks the kernel (or, in a saved page, trace_local.js) for what it shows.
+// Front end of dsv4lab.widgets.explore_trace. Asks the kernel (or, in a saved page, trace_local.js) for what it shows.
 
 export default {
   render({ model, el }) {

@@ -27,7 +27,7 @@ class LocalModel {
     setTimeout(() => {
       let answer;
       try { answer = this[question.kind](question); } catch (error) { answer = { kind: "failed", text: String(error.message) }; }
-      for (const call of [...this.listeners]) call({ kind: question.kind, number: question.number, ...answer }, answer.buffers ?? []);
+      for (const call of [...this.listeners]) call({ kind: question.kind, ...answer, number: question.number }, answer.buffers ?? []);
     });
   }
 

@@ -42,9 +42,7 @@ class TraceSession:
         self.by, self.color, self.main = by, color, main
         self.sides = [Side(label, TraceIndex(line, by, main), flows.NONE) for label, line in timelines]
         if edges is not None:
-            self.sides[0].pairs = flows.given_pairs(self.sides[0].index.timeline, edges)
-        self._edges_given = edges is not None
-        self._prepared = False
+            self.know_waits(0, flows.given_pairs(self.sides[0].index.timeline, edges))
         self._answers: dict[str, Callable[[Json], Json]] = {
             "view": self._view,
             "table": self._table,
@@ -152,11 +150,13 @@ class TraceSession:
 
     def prepare(self) -> None:
         """Find the waits that the timelines hold, where none were given: not needed before the first picture."""
-        if self._prepared:
-            return
-        self._prepared = True
-        for side in self.sides[self._edges_given :]:
-            side.pairs = flows.wait_pairs(side.index.timeline)
+        for number, side in enumerate(self.sides):
+            if not side.waits_known:
+                self.know_waits(number, flows.wait_pairs(side.index.timeline))
+
+    def know_waits(self, number: int, pairs: flows.Pairs) -> None:
+        """Give a side its waits, so that they are not inferred from its ``WAIT`` rows."""
+        self.sides[number].pairs, self.sides[number].waits_known = pairs, True
 
     def _arrows(self, start: int, end: int) -> list[list[int]]:
         """Waits that end in a window as ``[track, line, ns, track, line, ns]``, at most 400."""

@@ -31,6 +31,7 @@ class Side:
     label: str
     index: TraceIndex
     pairs: flows.Pairs
+    waits_known: bool = False  # `pairs` was given or recorded: nothing to infer
     shift_ns: int = 0
     found: Marks | None = None
     path: Marks | None = None

@@ -71,8 +71,9 @@ class TraceExplorer(anywidget.AnyWidget):
         self.session = TraceSession(
             [(label, line) for label, line, _ in timelines], by=tracks, color=color, main=main, edges=edges
         )
-        if edges is None:
-            _give_waits(self.session, [program for _, _, program in timelines])
+        for number, (_, line, program) in enumerate(timelines):
+            if program is not None and (number or edges is None):
+                self.session.know_waits(number, flows.program_pairs(line, program))
         super().__init__(theme=theme, palettes=front.palettes(), height=height)
         self.on_msg(self._take)
 
@@ -132,10 +133,3 @@ def _named(source: Any, label: str) -> tuple[str, Timeline, StreamProgram | None
         takes = "a Timeline, a path, or what has a .timeline"
         raise UsageError(f"trace_explorer takes {takes}, got {type(source).__name__}")
     return label, line, program if isinstance(program, StreamProgram) else None
-
-
-def _give_waits(session: TraceSession, programs: Sequence[StreamProgram | None]) -> None:
-    """The waits of a recorded program are known, so they need not be inferred."""
-    for side, program in zip(session.sides, programs, strict=True):
-        if program is not None:
-            side.pairs = flows.program_pairs(side.index.timeline, program)
