@@ -43,7 +43,7 @@ def summary(args: argparse.Namespace) -> int:
         emit_json(summary_json(trace, busy, args.main, _listed(args.expect)))
     else:
         tables.busy(trace, busy)
-        found = more.overview_json(trace, args.main, more.rank_rows(trace, args.main), _listed(args.expect))
+        found = more.overview_json(trace, args.main, more.rank_rows(trace, busy, args.main), _listed(args.expect))
         more.overview(found, trace)
         show_warnings(busy.warnings)
     return exit_code(trace, args.file)
@@ -61,7 +61,7 @@ def summary_json(trace: Trace, busy: BusySummary, main: str | None, expected: tu
     depth = {d.queue: dataclasses.asdict(d) for d in queue_depth(trace)}
     for queue in out["queues"]:
         queue["occupancy"] = {k: v for k, v in depth[queue["queue"]].items() if k != "queue"}
-    out |= more.overview_json(trace, main, more.rank_rows(trace, main), expected)
+    out |= more.overview_json(trace, main, more.rank_rows(trace, busy, main), expected)
     out["steps"] = trace.steps(main).to_json()
     out["load_report"] = trace.report.to_json() if trace.report else None
     return out

@@ -15,6 +15,7 @@ from dsv4lab.errors import UsageError
 from dsv4lab.units import ns_text
 
 if TYPE_CHECKING:
+    from dsv4lab.timeline.records import BusySummary
     from dsv4lab.trace.analyse.launches import LaunchBoundness
     from dsv4lab.trace.analyse.roofline import RooflinePoint, Work
     from dsv4lab.trace.api import Trace
@@ -42,15 +43,17 @@ def overview_json(
     return out
 
 
-def rank_rows(trace: Trace, main: str | None) -> list[dict[str, Any]]:
-    """The busy figures of every rank."""
+def rank_rows(trace: Trace, busy: BusySummary, main: str | None) -> list[dict[str, Any]]:
+    """The busy figures of every rank; ``busy`` are those of all of them."""
     from dsv4lab.timeline.busy import summarise
 
     ranks = sorted(set(trace.rank[trace.busy_mask].tolist()))
     keep = ("wall_ns", "union_busy_ns", "sum_busy_ns", "sum_dur_ns", "concurrency", "hidden_ns")
-    parts = [(rank, trace if len(ranks) == 1 else trace.select(trace.rank == rank)) for rank in ranks]
-    found = [(rank, summarise(part, main).to_json()) for rank, part in parts]
-    return [{"rank": rank, **{key: busy[key] for key in keep}} for rank, busy in found]
+    if len(ranks) == 1:
+        parts = [(ranks[0], busy)]
+    else:
+        parts = [(rank, summarise(trace.select(trace.rank == rank), main)) for rank in ranks]
+    return [{"rank": rank, **{key: part.to_json()[key] for key in keep}} for rank, part in parts]
 
 
 def arrivals(trace: Trace) -> dict[str, Any]:
