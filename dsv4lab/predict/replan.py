@@ -70,11 +70,11 @@ def cpu_machine(cores: int, hw_queues: int, probe: CpuProbe, gap_us: float) -> M
 
 
 def replan(base: Profiled, plan: OverlapPlan, cores: int, probe: CpuProbe) -> Workload:
-    """``base`` under ``plan``; every op keeps one core busy and draws on the memory rate as the probe's product did."""
+    """``base`` under ``plan``; every op keeps one core busy and draws on the memory rate as the probe's reading did."""
     ops = [part for op, us in zip(base.program.ops, base.us, strict=True) for part in _placed(op, us, plan, base)]
     streams = [stream for _, _, stream in ops]
     deps = hazards([(op.reads, op.writes) for op, _, _ in ops])
-    share = Cost(0.0, 0.0, bandwidth=probe.slowdown / 2, compute=1.0 / cores)
+    share = Cost(0.0, 0.0, bandwidth=probe.slowdown / 2, compute=min(1.0, probe.compute_slowdown / cores))
     return Workload(
         names=tuple(op.name for op, _, _ in ops),
         layers=tuple(op.layer for op, _, _ in ops),

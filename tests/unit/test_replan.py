@@ -90,6 +90,13 @@ def test_a_probe_of_this_machine_is_plausible() -> None:
     found = probe_cpu(3)
     assert found.handoff_us > 0
     assert 1.0 <= found.slowdown <= 2.0
+    assert 1.0 <= found.compute_slowdown <= 2.0
+
+
+def test_cores_that_are_threads_of_one_share_its_arithmetic() -> None:
+    gains = [predicted_gain(base(), HIP, 2, 2, CpuProbe(20.0, 1.0, s)) for s in (1.0, 1.5, 2.0)]
+    assert gains == sorted(gains, reverse=True)
+    assert gains[-1] == pytest.approx(0.0, abs=0.03)
 
 
 ROWS = [
