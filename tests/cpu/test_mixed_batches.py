@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,9 +19,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dsv4lab.config.engine import EngineConfig
+from dsv4lab.config.model import ModelConfig
 from dsv4lab.config.presets import PRESETS
+from dsv4lab.engine import factory
 from dsv4lab.engine import messages as m
-from dsv4lab.engine.factory import make_runner
 from dsv4lab.engine.loop import EngineLoop
 from dsv4lab.engine.protocol import ForwardResult, ModelRunner
 from dsv4lab.engine.request import FinishReason, RequestSpec, SamplingParams
@@ -29,29 +31,31 @@ from dsv4lab.engine.scheduling import make_scheduler
 from dsv4lab.engine.service import limits_of
 from dsv4lab.engine.step import Step
 
-MODEL = PRESETS["tiny"]
+SELECTING = PRESETS["tiny"]
+MODEL = replace(SELECTING, index_topk=256)  # takes every entry: a near tie in a selection is a jump of the logits
 GREEDY, HOT = SamplingParams(), SamplingParams(temperature=0.8, top_k=40, seed=5)
 TOLERANCE = 1e-5
-RUNNERS: dict[tuple[int, str], ModelRunner] = {}
+RUNNERS: dict[tuple[int, str, int], ModelRunner] = {}
 
 
-def runner_of(config: EngineConfig) -> ModelRunner:
+def runner_of(config: EngineConfig, model: ModelConfig) -> ModelRunner:
     """Runners are reused: every slot and page of theirs is free, and poisoned, between two tests."""
-    key = (config.max_total_tokens, config.speculative)
+    key = (config.max_total_tokens, config.speculative, model.index_topk)
     if key not in RUNNERS:
-        RUNNERS[key], _ = make_runner(replace(config, chunked_prefill_size=512), lambda _: None)
+        with mock.patch.object(factory, "model_config", return_value=model):
+            RUNNERS[key], _ = factory.make_runner(replace(config, chunked_prefill_size=512), lambda _: None)
     return RUNNERS[key]
 
 
 class Recorded:
     """An engine in this process, and by request the logits that each of its tokens was chosen from."""
 
-    def __init__(self, **fields: Any) -> None:
+    def __init__(self, model: ModelConfig = MODEL, **fields: Any) -> None:
         base = {"streams": "serial", "max_running_requests": 4, "max_total_tokens": 2048, "debug_poison": True}
         config = EngineConfig("tiny", **{**base, **fields})
-        self.runner = runner_of(config)
-        limits = limits_of(config, MODEL, self.runner)
-        self.scheduler: Scheduler = make_scheduler(config, MODEL, self.runner, limits.lookahead)
+        self.runner = runner_of(config, model)
+        limits = limits_of(config, model, self.runner)
+        self.scheduler: Scheduler = make_scheduler(config, model, self.runner, limits.lookahead)
         self.loop = EngineLoop(self.runner, self.scheduler, limits, self.take, listeners=(self,), debug=True)
         self.tokens: dict[int, list[int]] = {}
         self.rows: dict[int, list[NDArray[np.float32]]] = {}
@@ -112,8 +116,10 @@ def request(number: int, shared: int, own: int, new: int, params: SamplingParams
 
 
 @cache
-def alone(spec: RequestSpec, speculative: str = "off") -> tuple[list[int], list[NDArray[np.float32]]]:
-    engine = Recorded(speculative=speculative).play([spec], [0])
+def alone(
+    spec: RequestSpec, speculative: str = "off", model: ModelConfig = MODEL
+) -> tuple[list[int], list[NDArray[np.float32]]]:
+    engine = Recorded(model, speculative=speculative).play([spec], [0])
     return engine.tokens[spec.request_id], engine.rows[spec.request_id]
 
 
@@ -141,13 +147,13 @@ def test_a_mixed_forward_gives_everybody_the_logits_of_their_own_forward() -> No
 
 @pytest.mark.parametrize("speculative", ["mtp", "dspark"])
 def test_greedy_speculation_in_mixed_forwards_equals_plain_greedy(speculative: str) -> None:
-    """Verify steps beside prefill chunks: the tokens are those of an engine without a drafter."""
+    """Verify steps beside prefill chunks, entries selected: the tokens are those of an engine without a drafter."""
     load = [request(1, 0, 120, 40), request(2, 0, 250, 30), request(3, 0, 3, 40), request(4, 0, 300, 6)]
-    engine = Recorded(enable_mixed_chunk=True, chunked_prefill_size=48, speculative=speculative)
+    engine = Recorded(SELECTING, enable_mixed_chunk=True, chunked_prefill_size=48, speculative=speculative)
     engine.play(load, [0, 2, 5, 9])
     assert engine.modes.count("mixed") > 8
     for spec in load:
-        assert engine.tokens[spec.request_id] == alone(spec)[0]
+        assert engine.tokens[spec.request_id] == alone(spec, model=SELECTING)[0]
 
 
 @pytest.mark.parametrize("speculative", ["off", "mtp"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,18 +12,23 @@ import torch
 
 from dsv4lab.checkpoint.synthetic import random_weights
 from dsv4lab.config.engine import EngineConfig
+from dsv4lab.config.model import ModelConfig
 from dsv4lab.config.presets import preset
 from dsv4lab.engine.runner import Runner
 from dsv4lab.kv.metadata import BatchItem
 
-MODEL = preset("tiny")
+SELECTING = preset("tiny")
+"""The preset itself, whose indexer selects 16 entries."""
+
+MODEL = replace(SELECTING, index_topk=256)
+"""As the preset, but every entry is taken: a near tie in a selection is a jump that no tolerance covers."""
 
 
-def runner_of(**fields: Any) -> Runner:
+def runner_of(model: ModelConfig = MODEL, **fields: Any) -> Runner:
     """Three slots (1 to 3) and eight pages (1 to 8), poisoned unless said otherwise."""
     torch.set_num_threads(1)
     small = {"streams": "serial", "max_running_requests": 3, "max_total_tokens": 2048, "debug_poison": True}
-    return Runner(MODEL, random_weights(MODEL, 0), EngineConfig("tiny", **{**small, **fields}))
+    return Runner(model, random_weights(model, 0), EngineConfig("tiny", **{**small, **fields}))
 
 
 def text(seed: int, n: int) -> tuple[int, ...]:
