@@ -17,6 +17,7 @@ from dsv4lab.config.engine import (
     KV_LAYOUTS,
     QUEUE_POLICIES,
     SPECULATIVE,
+    VERIFICATIONS,
     WEIGHTS,
     EngineConfig,
     OverlapSetting,
@@ -110,6 +111,12 @@ def add_speculation_arguments(parser: argparse.ArgumentParser) -> None:
         help="drafts per step; the verify width is one more (default: 3 for mtp, the whole block for dspark)",
     )
     parser.add_argument(
+        "--verification",
+        choices=VERIFICATIONS,
+        default="chain",
+        help="how sampled drafts are verified; coupled gives the tokens of plain decoding (default: chain)",
+    )
+    parser.add_argument(
         "--draft-seed", type=int, metavar="N", help="seed of a synthetic drafter (default: one more than --seed)"
     )
 
@@ -117,7 +124,8 @@ def add_speculation_arguments(parser: argparse.ArgumentParser) -> None:
 def given_speculation_fields(args: argparse.Namespace) -> dict[str, Any]:
     """Engine fields of the options of :func:`add_speculation_arguments`, where a command has them."""
     return {name: getattr(args, name, None) for name in ("draft_tokens", "draft_seed")} | {
-        "speculative": getattr(args, "speculative", "off")
+        "speculative": getattr(args, "speculative", "off"),
+        "verification": getattr(args, "verification", "chain"),
     }
 
 

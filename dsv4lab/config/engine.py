@@ -24,7 +24,7 @@ KV_LAYOUTS = (UNIFIED, THREE_POOL)
 MAX_VERIFY_TOKENS = 64
 MAX_RANKS = 64
 SPECULATIVE = ("off", "mtp", "dspark")
-VERIFICATIONS = ("chain", "block")
+VERIFICATIONS = ("chain", "block", "coupled")
 PAGE_RESERVATIONS = ("on_demand", "full")
 PREFIX_CACHE_BYTES = 256 << 20
 
@@ -76,7 +76,7 @@ class EngineConfig:
     draft_seed: int | None = None
     """Seed of a synthetic drafter; None: one more than ``seed``. The model's weights do not depend on it."""
     verification: str = "chain"
-    """How drafts of requests that sample are accepted: chain or block."""
+    """How drafts of requests that sample are accepted: chain, block or coupled."""
     enable_mixed_chunk: bool = False
     """Let prefill chunks and decoding requests share a forward, of ``chunked_prefill_size`` tokens together."""
     page_reservation: str = "on_demand"

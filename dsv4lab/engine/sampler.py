@@ -12,21 +12,18 @@ from numpy.typing import NDArray
 from dsv4lab.engine.penalties import TokenHistory, adjusted
 from dsv4lab.engine.sampling_params import SamplingParams
 from dsv4lab.errors import EngineError
-from dsv4lab.spec.verify import draw
 
 _MASK = 2**63 - 1
 _FEW, _PROBES = 1024, 64
-DRAFT_LANE, VERIFY_LANE = 1, 2  # noise of speculation, apart from that of plain sampling
-
-
-def uniform(seed: int, index: int) -> float:
-    """A number of [0, 1) for the ``index``-th new token of a request with ``seed``: one Philox block each."""
-    return float(np.random.Generator(np.random.Philox(key=seed, counter=index)).random())
+PLAIN_LANE, DRAFT_LANE, VERIFY_LANE = 0, 1, 2  # noise of plain sampling, and of drafts and their verification
 
 
 def uniforms(seed: int, index: int, lane: int, count: int) -> NDArray[np.float64]:
-    """``count`` numbers of [0, 1) for the ``index``-th new token of a request with ``seed``, in noise ``lane``."""
-    return np.random.Generator(np.random.Philox(key=seed, counter=[index, lane, 0, 0])).random(count)
+    """``count`` numbers of [0, 1) for the ``index``-th new token of a request with ``seed``, in noise ``lane``.
+
+    Each ``(seed, index, lane)`` has a stream of its own: Philox counters that no other comes to.
+    """
+    return np.random.Generator(np.random.Philox(key=seed, counter=[0, index, lane, 0])).random(count)
 
 
 def derived_seed(engine_seed: int, number: int) -> int:
@@ -38,17 +35,21 @@ def derived_seed(engine_seed: int, number: int) -> int:
 def sample(
     logits: NDArray[np.float32], params: SamplingParams, seed: int, index: int, history: TokenHistory | None = None
 ) -> int:
-    """The token chosen from the model's ``logits`` float32 ``[vocab]``.
+    """The token chosen from the model's ``logits`` float32 ``[vocab]``: the first in a race of exponential times.
 
-    ``history`` is needed where ``params.penalises``. Raises :class:`EngineError` if the logits are not finite: a token
-    drawn from them would mean nothing.
+    Token ``t`` has the rate of its weight, and noise that is a function of ``(seed, index, t)`` (the Gumbel trick), so
+    each wins with its probability, and close distributions mostly agree on the winner. ``history`` is needed where
+    ``params.penalises``. Raises :class:`EngineError` if the logits are not finite: a token drawn from them would mean
+    nothing.
     """
     logits = adjusted(logits, params, index, history)
     best = likeliest(logits)
     if params.greedy:
         return best
     tokens, weights = _candidates(logits, params, float(logits[best]))
-    return int(tokens[draw(weights, uniform(seed, index))])
+    noise = uniforms(seed, index, PLAIN_LANE, len(logits))[tokens]
+    with np.errstate(divide="ignore"):  # a number of 0, or a weight that vanished: never first
+        return int(tokens[np.argmin(-np.log(noise) / weights)])
 
 
 def likeliest(logits: NDArray[np.float32]) -> int:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dsv4lab.engine.penalties import TokenHistory, adjusted
 from dsv4lab.engine.request import SamplingParams
 from dsv4lab.engine.runner import ForwardResult, Runner
-from dsv4lab.engine.sampler import DRAFT_LANE, VERIFY_LANE, distribution, likeliest, uniforms
+from dsv4lab.engine.sampler import DRAFT_LANE, VERIFY_LANE, distribution, likeliest, sample, uniforms
 from dsv4lab.engine.snapshots import DraftEdges
 from dsv4lab.kv.metadata import BatchItem
 from dsv4lab.spec.draft import Anchor, Committed, Drafter, greedy_choice
@@ -22,6 +22,8 @@ from dsv4lab.spec.verify import block_verify, chain_verify, draw, greedy_verify
 Following = Callable[[NDArray[np.float32]], Sequence[int]]
 
 METHODS = {"chain": chain_verify, "block": block_verify}
+COUPLED = "coupled"
+"""Draft and verify with the noise of plain sampling: the tokens are those of plain sampling, whatever was drafted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,10 @@ class DraftRequest:
             return row
         return adjusted(row, self.sampling, self.generated + len(drafts), self.after(drafts))
 
+    def sample(self, row: NDArray[np.float32], drafts: Sequence[int]) -> int:
+        """The token that plain decoding would choose after ``drafts``, where ``row`` are the model's logits."""
+        return sample(row, self.sampling, self.seed, self.generated + len(drafts), self.after(drafts))
+
     def distribution(self, row: NDArray[np.float32], drafts: Sequence[int]) -> NDArray[np.float64]:
         """Probabilities of the token after ``drafts``, where ``row`` are the model's logits: float64 ``[vocab]``."""
         return distribution(row, self.sampling, self.generated + len(drafts), self.after(drafts))
@@ -59,7 +65,8 @@ class Speculator:
     def __init__(self, runner: Runner, drafter: Drafter, method: str = "chain") -> None:
         self._runner = runner
         self._drafter = drafter
-        self._verify = METHODS[method]
+        self._coupled = method == COUPLED
+        self._verify = METHODS.get(method, chain_verify)
         self.stats = AcceptanceStats(drafter.drafts)
         self.edges = DraftEdges(drafter)
 
@@ -118,6 +125,8 @@ class Speculator:
             r, before = requests[request], drafts[request]
             if r.sampling.greedy:
                 token = greedy_choice(request, place, r.logits(logits, before))
+            elif self._coupled:
+                token = r.sample(logits, before)
             else:
                 q = chosen[request, place] = r.distribution(logits, before)
                 token = draw(q, float(uniforms(r.seed, r.generated, DRAFT_LANE, place + 1)[place]))
@@ -136,6 +145,8 @@ class Speculator:
         if request.sampling.greedy:
             rows = (request.logits(row, drafts[:i]) for i, row in enumerate(logits))
             tokens = greedy_verify([likeliest(row) for row in rows], drafts)
+        elif self._coupled:
+            tokens = greedy_verify([request.sample(row, drafts[:i]) for i, row in enumerate(logits)], drafts)
         else:
             target = np.stack([request.distribution(row, drafts[:i]) for i, row in enumerate(logits)])
             draft = np.stack([row for row in draft_rows if row is not None])

@@ -104,3 +104,24 @@ def test_greedy_tokens_are_those_of_plain_decoding(params: SamplingParams) -> No
     speculator = Speculator(ToyRunner(), ToyDrafter())  # type: ignore[arg-type]
     assert speculate(speculator, params, 0, 40) == answer
     assert len(set(answer)) > 1
+
+
+@pytest.mark.parametrize("params", [HOT, *PARAMS])
+def test_coupled_tokens_are_those_of_plain_sampling(params: SamplingParams) -> None:
+    """Token by token, whatever the drafts were; and as many are accepted as the coupling promises."""
+    speculator = Speculator(ToyRunner(), ToyDrafter(), "coupled")  # type: ignore[arg-type]
+    for seed in range(20):
+        answer: list[int] = []
+        for index in range(30):
+            last = (*PROMPT, *answer)[-1]
+            answer.append(sample(TARGET[last], params, seed, index, TokenHistory(PROMPT, answer)))
+        assert speculate(speculator, params, seed, 30) == answer
+    rate = speculator.stats.rate_by_place()
+    assert rate[0] > 0.35
+
+
+def test_equal_distributions_are_coupled_without_a_rejection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "DRAFT", TARGET)
+    speculator = Speculator(ToyRunner(), ToyDrafter(), "coupled")  # type: ignore[arg-type]
+    speculate(speculator, PARAMS[0], 3, 40)
+    assert speculator.stats.rate_by_place() == (1.0, 1.0)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dsv4lab.engine.logprobs import token_logprobs
 from dsv4lab.engine.penalties import TokenHistory, adjusted
 from dsv4lab.engine.request import SamplingParams
-from dsv4lab.engine.sampler import derived_seed, distribution, sample, uniform
+from dsv4lab.engine.sampler import derived_seed, distribution, sample, uniforms
 from dsv4lab.errors import EngineError
 
 Logits = NDArray[np.float32]
@@ -141,7 +141,7 @@ def test_frequencies_follow_the_distribution(params: SamplingParams) -> None:
 
 def test_seeds_are_independent() -> None:
     """Correlation of the noise of neighbouring seeds and places, 4,000 pairs each: below 5 standard errors."""
-    numbers = np.array([[uniform(seed, index) for index in range(65)] for seed in range(65)])
+    numbers = np.array([[uniforms(seed, index, 0, 1)[0] for index in range(65)] for seed in range(65)])
     for a, b in ((numbers[:-1, :-1], numbers[1:, :-1]), (numbers[:-1, :-1], numbers[:-1, 1:])):
         assert abs(float(np.corrcoef(a.ravel(), b.ravel())[0, 1])) < 5 / 64
 
@@ -219,12 +219,14 @@ def test_logprobs_are_of_the_raw_logits() -> None:
     assert len(token_logprobs(values, 3, 64).top) == 4
 
 
-def test_noise_is_a_function_of_seed_and_index() -> None:
-    numbers = {(seed, index): uniform(seed, index) for seed in range(20) for index in range(20)}
-    assert len(set(numbers.values())) == len(numbers)
-    assert all(0.0 <= value < 1.0 for value in numbers.values())
-    assert uniform(7, 3) == uniform(7, 3)
-    assert abs(float(np.mean(list(numbers.values()))) - 0.5) < 0.06
+def test_noise_is_a_function_of_seed_index_and_lane() -> None:
+    places = [(seed, index, lane) for seed in range(9) for index in range(9) for lane in range(3)]
+    numbers = np.concatenate([uniforms(*place, 64) for place in places])
+    assert len(set(numbers.tolist())) == len(numbers)
+    assert (numbers >= 0).all()
+    assert (numbers < 1).all()
+    assert abs(float(numbers.mean()) - 0.5) < 5 / math.sqrt(12 * len(numbers))
+    assert uniforms(7, 3, 1, 8).tolist() == uniforms(7, 3, 1, 64)[:8].tolist()
 
 
 def test_derived_seeds_differ_and_fit() -> None:
