@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from dsv4lab.engine.request import SamplingParams
     from dsv4lab.errors import LabError
     from dsv4lab.overlap.plan import OverlapPlan, Rule
+    from dsv4lab.text.encoding import ChatOptions
     from dsv4lab.timeline.program import StreamProgram
     from dsv4lab.timeline.timeline import Timeline
     from dsv4lab.viz.loaded import load_trace
     from dsv4lab.widgets import dashboard, pool_explorer, queue_lab, trace_explorer
 
 __all__ = [
+    "ChatOptions",
     "EngineClient",
     "EngineConfig",
     "LabError",
@@ -44,6 +46,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ChatOptions": "dsv4lab.text.encoding",
     "EngineClient": "dsv4lab.engine.client",
     "EngineConfig": "dsv4lab.config.engine",
     "LabError": "dsv4lab.errors",
