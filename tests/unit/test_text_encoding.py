@@ -245,3 +245,16 @@ def test_wrong_tools_and_options_are_named() -> None:
             ChatOptions(**wrong)
     assert encode_chat(USER, None, ChatOptions(effort="none")).text.endswith(END_THINK)
     assert THINK not in encode_chat(USER, None, ChatOptions(thinking=False)).text
+
+
+def test_pitfall_45_prompt_encoder_mistakes() -> None:
+    """Levels off by one, reasoning dropped beside tools, chat mode left open, tools beside a system text lost."""
+    history = [*USER, {"role": "assistant", "content": "a", "reasoning_content": "why"}, *USER]
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert encode_chat(USER, None, ChatOptions(effort="high")).text.startswith(BOS + ABSOLUTE)
+    assert encode_chat(USER, None, ChatOptions(effort="max")).text.startswith(BOS + BEYOND)
+    assert "why" not in encode_chat(history).text
+    assert f"{THINK}why{END_THINK}a" in encode_chat(history, tools).text
+    assert encode_chat(USER, None, ChatOptions(thinking=False)).text.endswith(END_THINK)
+    system = {"role": "system", "content": "S"}
+    assert encode_chat([system, *USER], tools).text.startswith(f"{BOS}S\n\n## Tools\n\n")
