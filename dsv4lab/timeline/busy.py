@@ -57,13 +57,21 @@ def grouped(timeline: Timeline, ids: Ids) -> list[tuple[int, Ints]]:
     return [(lane, picked[inside]) for lane, inside in group(ids[picked])]
 
 
+def _ends(timeline: Timeline, rows: Ints) -> tuple[Ints, Ints, int]:
+    """Starts, ends and summed durations of ``rows``."""
+    start, end = timeline.start_ns[rows], timeline.dur_ns[rows]
+    total = int(end.sum())
+    end += start
+    return start, end, total
+
+
 def lanes(timeline: Timeline, column: str = "stream") -> list[Lane]:
     """Busy rows grouped by ``column`` (``"stream"`` or ``"queue"``) and merged; in order of the id."""
 
     def one(part: tuple[int, Ints]) -> Lane:
         lane, rows = part
-        start, dur = timeline.start_ns[rows], timeline.dur_ns[rows]
-        return Lane(lane, int(timeline.rank[rows[0]]), rows, merge(start, start + dur), int(dur.sum()))
+        start, end, total = _ends(timeline, rows)
+        return Lane(lane, int(timeline.rank[rows[0]]), rows, merge(start, end), total)
 
     return each(one, grouped(timeline, getattr(timeline, column)), len(timeline))
 
@@ -144,10 +152,10 @@ def summarise(timeline: Timeline, main: str | None = None) -> BusySummary:
         return StreamBusy(label, queue, role, lane.busy.length, lane.sum_dur_ns, hidden, len(lane.rows))
 
     streams = each(row, range(len(found)), len(timeline))
-    first, last = wall(timeline)
+    span, union = _wall_and_union(timeline, found)
     return BusySummary(
-        wall_ns=last - first,
-        union_busy_ns=_union(timeline, found),
+        wall_ns=span,
+        union_busy_ns=union,
         sum_busy_ns=sum(lane.busy.length for lane in found),
         sum_dur_ns=sum(lane.sum_dur_ns for lane in found),
         hidden_ns=sum(s.hidden_ns for s in streams),
@@ -157,12 +165,14 @@ def summarise(timeline: Timeline, main: str | None = None) -> BusySummary:
     )
 
 
-def _union(timeline: Timeline, found: list[Lane]) -> int:
-    """Busy of all lanes together, from the rows themselves where those are in order of time already."""
-    mask = timeline.busy_mask
-    if len(found) > 1 and mask.all() and is_sorted(timeline.start_ns):
-        return union_length(timeline.start_ns, timeline.end_ns)
-    return merge_all([lane.busy for lane in found]).length
+def _wall_and_union(timeline: Timeline, found: list[Lane]) -> tuple[int, int]:
+    """Wall, and busy of all lanes together: from the rows themselves where those are in order of time already."""
+    start = timeline.start_ns
+    if len(found) > 1 and bool(timeline.busy_mask.all()) and is_sorted(start):
+        end = timeline.end_ns
+        return int(end.max()) - int(start[0]), union_length(start, end)
+    first, last = wall(timeline)
+    return last - first, merge_all([lane.busy for lane in found]).length
 
 
 def _queue_busy(timeline: Timeline) -> tuple[QueueBusy, ...]:
@@ -171,8 +181,8 @@ def _queue_busy(timeline: Timeline) -> tuple[QueueBusy, ...]:
 
     def row(part: tuple[int, Ints]) -> QueueBusy:
         lane, rows = part
-        start, dur = timeline.start_ns[rows], timeline.dur_ns[rows]
-        return QueueBusy(timeline.queues[lane], union_length(start, start + dur), int(dur.sum()), len(rows))
+        start, end, total = _ends(timeline, rows)
+        return QueueBusy(timeline.queues[lane], union_length(start, end), total, len(rows))
 
     parts = [part for part in grouped(timeline, timeline.queue) if part[0] != UNKNOWN]
     return tuple(sorted(each(row, parts, len(timeline)), key=lambda q: -q.busy_ns))

@@ -75,7 +75,8 @@ def union_length(start: Ints, end: Ints) -> int:
     start, end = _ordered(start, end)
     if not len(start):
         return 0
-    return int(end[-1]) - int(start[0]) - int(np.maximum(start[1:] - end[:-1], 0).sum())
+    gap = start[1:] - end[:-1]
+    return int(end[-1]) - int(start[0]) - int(np.maximum(gap, 0, out=gap).sum())
 
 
 def merge_all(sets: list[Intervals]) -> Intervals:
