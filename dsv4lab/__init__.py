@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dsv4lab.timeline.program import StreamProgram
     from dsv4lab.timeline.timeline import Timeline
     from dsv4lab.viz.loaded import load_trace
-    from dsv4lab.widgets import dashboard, pool_explorer, queue_lab, trace_explorer
+    from dsv4lab.widgets import dashboard, pool_explorer, queue_lab, trace_explorer, tuning_board
 
 __all__ = [
     "ChatOptions",
@@ -43,6 +43,7 @@ __all__ = [
     "pool_explorer",
     "queue_lab",
     "trace_explorer",
+    "tuning_board",
 ]
 
 _HOMES = {
@@ -62,6 +63,7 @@ _HOMES = {
     "pool_explorer": "dsv4lab.widgets",
     "queue_lab": "dsv4lab.widgets",
     "trace_explorer": "dsv4lab.widgets",
+    "tuning_board": "dsv4lab.widgets",
 }
 
 

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from dsv4lab.viz.timeline_view import timeline_figure
     from dsv4lab.viz.tpot_ribbon import tpot_ribbon_figure
     from dsv4lab.viz.tuning import delta_bars, tpot_heatmap, tradeoff_scatter
+    from dsv4lab.viz.tuning_lines import parallel_figure
 
 __all__ = [
     "Predicted",
     "acceptance_figure",
     "delta_bars",
     "page_layout_figure",
+    "parallel_figure",
     "predicted_figure",
     "queue_occupancy_figure",
     "queue_sweep_figure",
@@ -38,6 +40,7 @@ _HOMES = {
     "acceptance_figure": "acceptance",
     "delta_bars": "tuning",
     "page_layout_figure": "page_layout",
+    "parallel_figure": "tuning_lines",
     "predicted_figure": "predicted",
     "queue_occupancy_figure": "queue_occupancy",
     "queue_sweep_figure": "queue_sweep",

@@ -19,9 +19,14 @@ _HOVER = "%{customdata}<extra></extra>"
 
 def tpot_heatmap(rows: Sequence[SweepRow], *, theme: str = "light") -> go.Figure:
     """TPOT by plan and hardware queues, one panel per concurrency level; each panel has its own best cell framed."""
+    return tpot_heatmap_sheet(rows).figure(theme)
+
+
+def tpot_heatmap_sheet(rows: Sequence[SweepRow]) -> Sheet:
+    """The picture of :func:`tpot_heatmap` as plain data."""
     measured = [r for r in rows if not r.control]
     if not measured:
-        return empty_sheet("TPOT", _NOTHING).figure(theme)
+        return empty_sheet("TPOT", _NOTHING)
     levels = sorted({r.concurrency_level for r in measured})
     plans = list(dict.fromkeys(r.plan for r in measured))
     queues = sorted({r.hw_queues for r in measured})
@@ -32,7 +37,7 @@ def tpot_heatmap(rows: Sequence[SweepRow], *, theme: str = "light") -> go.Figure
         chosen = {(r.plan, r.hw_queues): r for r in measured if r.concurrency_level == level}
         _add_panel(sheet, chosen, plans, queues, panel)
     sheet.y_axis(0, title={"text": "plan"})
-    return sheet.figure(theme)
+    return sheet
 
 
 def _level_titles(levels: list[int]) -> list[str]:
@@ -53,7 +58,7 @@ def _add_panel(
         z=z,
         text=[[f"{r.tpot_ms:.2f}" if r else "" for r in line] for line in cells],
         texttemplate="%{text}",
-        customdata=[[_row_text(r) if r else "not measured" for r in line] for line in cells],
+        customdata=[[row_text(r) if r else "not measured" for r in line] for line in cells],
         hovertemplate=_HOVER,
         colorscale=[[0.0, fast], [0.5, themes.IDLE], [1.0, slow]],
         showscale=False,
@@ -73,14 +78,21 @@ def _add_panel(
 
 def delta_bars(rows: Sequence[SweepRow], *, theme: str = "light") -> go.Figure:
     """Change of TPOT against ``off`` at the same queues and concurrency level, in percent; below zero is faster."""
+    return delta_bars_sheet(rows).figure(theme)
+
+
+def delta_bars_sheet(rows: Sequence[SweepRow]) -> Sheet:
+    """The picture of :func:`delta_bars` as plain data."""
     compared = [r for r in rows if r.delta_vs_off is not None and r.plan != "off"]
     if not compared:
-        return empty_sheet("TPOT against off", "no row has a measured off beside it").figure(theme)
+        return empty_sheet("TPOT against off", "no row has a measured off beside it")
     levels = sorted({r.concurrency_level for r in compared})
     said = "same queues, same concurrency level; below zero is faster"
     head = Heading("TPOT against off", said, legend=True, panels=True)
     sheet = Sheet(head, [216], columns=len(levels), titles=_level_titles(levels), shared_y=True)
-    for number, plan in enumerate(dict.fromkeys(r.plan for r in compared)):
+    known = list(dict.fromkeys(r.plan for r in rows))  # so that a plan has one colour in all pictures
+    for plan in dict.fromkeys(r.plan for r in compared):
+        number = known.index(plan)
         for panel, level in enumerate(levels):
             picked = [r for r in compared if r.plan == plan and r.concurrency_level == level]
             _add_deltas(sheet, sorted(picked, key=lambda r: r.hw_queues), plan, number, panel)
@@ -89,7 +101,7 @@ def delta_bars(rows: Sequence[SweepRow], *, theme: str = "light") -> go.Figure:
         sheet.y_axis(panel, zeroline=True, zerolinecolor=themes.GREY, zerolinewidth=1.5)
     sheet.y_axis(0, title={"text": "TPOT change (%)"})
     sheet.layout["barmode"] = "group"
-    return sheet.figure(theme)
+    return sheet
 
 
 def _add_deltas(sheet: Sheet, picked: list[SweepRow], plan: str, number: int, panel: int) -> None:
@@ -105,7 +117,7 @@ def _add_deltas(sheet: Sheet, picked: list[SweepRow], plan: str, number: int, pa
         marker={"color": _plan_color(plan, number)},
         text=[f"{v:+.1f}" for v in values],
         textposition="outside",
-        customdata=[_row_text(r) for r in picked],
+        customdata=[row_text(r) for r in picked],
         hovertemplate=_HOVER,
         cliponaxis=False,
     )
@@ -113,8 +125,13 @@ def _add_deltas(sheet: Sheet, picked: list[SweepRow], plan: str, number: int, pa
 
 def tradeoff_scatter(rows: Sequence[SweepRow], *, theme: str = "light") -> go.Figure:
     """Tokens per second against TPOT, with the p10 to p90 range and the line of settings that nothing beats on both."""
+    return tradeoff_sheet(rows).figure(theme)
+
+
+def tradeoff_sheet(rows: Sequence[SweepRow], chosen: SweepRow | None = None) -> Sheet:
+    """The picture of :func:`tradeoff_scatter` as plain data, with a ring around the row ``chosen``."""
     if not rows:
-        return empty_sheet("Latency and throughput", _NOTHING).figure(theme)
+        return empty_sheet("Latency and throughput", _NOTHING)
     queues = sorted({r.hw_queues for r in rows})
     names = [_SYMBOLS[i % len(_SYMBOLS)].removesuffix("-up") for i in range(len(queues))]
     shapes = ", ".join(f"{name} {plural(q, 'queue')}" for name, q in zip(names, queues, strict=True))
@@ -132,13 +149,17 @@ def tradeoff_scatter(rows: Sequence[SweepRow], *, theme: str = "light") -> go.Fi
             hoverinfo="skip",
         )
     for number, plan in enumerate(dict.fromkeys(r.plan for r in rows)):
-        _add_points(sheet, [r for r in rows if r.plan == plan], queues, _plan_color(plan, number))
+        _add_points(sheet, [r for r in rows if r.plan == plan], queues, _plan_color(plan, number), number)
+    if chosen is not None:
+        ring = {"size": 26, "symbol": "circle-open", "color": themes.READ, "line": {"width": 2.5}}
+        at = {"x": [chosen.tpot_ms], "y": [chosen.tokens_per_s], "mode": "markers", "marker": ring}
+        sheet.add("scatter", **at, name="chosen", showlegend=False, hoverinfo="skip")
     sheet.x_axis(0, title={"text": "TPOT (ms per token)"})
     sheet.y_axis(0, title={"text": "throughput (tokens/s)"}, rangemode="tozero")
-    return sheet.figure(theme)
+    return sheet
 
 
-def _add_points(sheet: Sheet, picked: list[SweepRow], queues: list[int], color: str) -> None:
+def _add_points(sheet: Sheet, picked: list[SweepRow], queues: list[int], color: str, number: int) -> None:
     symbols = [_SYMBOLS[queues.index(r.hw_queues) % len(_SYMBOLS)] + ("-open" if r.control else "") for r in picked]
     sizes = [9 + 2 * min(6, r.concurrency_level.bit_length()) for r in picked]
     sheet.add(
@@ -157,7 +178,8 @@ def _add_points(sheet: Sheet, picked: list[SweepRow], queues: list[int], color: 
         mode="markers",
         marker={"size": sizes, "color": color, "symbol": symbols, "line": {"width": 1, "color": color}},
         name=themes.text(picked[0].plan, 24),
-        customdata=[_row_text(r) for r in picked],
+        meta=str(number),
+        customdata=[row_text(r) for r in picked],
         hovertemplate=_HOVER,
     )
 
@@ -175,7 +197,8 @@ def _plan_color(plan: str, number: int) -> str:
     return fixed.get(plan, themes.CYCLE[(number + 3) % len(themes.CYCLE)])
 
 
-def _row_text(row: SweepRow) -> str:
+def row_text(row: SweepRow) -> str:
+    """A row in words, escaped, for hovers."""
     delta = "" if row.delta_vs_off is None else f"<br>{100 * row.delta_vs_off:+.1f} % against off"
     name = f"<b>{themes.text(row.plan, 40)}</b>" + (" (control)" if row.control else "")
     lines = [

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from dsv4lab.widgets.explore_pool import PoolExplorer
     from dsv4lab.widgets.explore_trace import TraceExplorer
     from dsv4lab.widgets.overlap_lab import OverlapLab
-    from dsv4lab.widgets.queue_lab import QueueLab
+    from dsv4lab.widgets.simulate_queues import QueueLab
+    from dsv4lab.widgets.watch_tuning import TuningBoard
 
 
 def dashboard(client: EngineClient, **options: Any) -> OverlapLab:
@@ -59,6 +60,17 @@ def queue_lab(**options: Any) -> QueueLab:
     ``options`` are the fields of :class:`dsv4lab.predict.setting.Setting` that it starts with (``device``, ``runtime``,
     ``plan``, ``hw_queues``, ...), ``scene``, ``plans`` and ``theme``. ``save_html(path)`` writes it as one file.
     """
-    from dsv4lab.widgets.queue_lab import QueueLab
+    from dsv4lab.widgets.simulate_queues import QueueLab
 
     return QueueLab(**options)
+
+
+def tuning_board(session: Any, **options: Any) -> TuningBoard:
+    """The Tuning Board on a session of ``dsv4lab tune``: its folder (running or finished), or its result.
+
+    Choosing a row marks it in every picture, shows its launch flags and offers to measure it again. ``options``:
+    ``theme``. ``save_html(path)`` writes it as one file.
+    """
+    from dsv4lab.widgets.watch_tuning import TuningBoard
+
+    return TuningBoard(session, **options)

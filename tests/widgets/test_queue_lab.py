@@ -14,7 +14,7 @@ from dsv4lab.predict.scenes import SCENES, STEP, run_scene
 from dsv4lab.predict.setting import Setting
 from dsv4lab.viz.queue_sweep import queue_sweep_figure
 from dsv4lab.widgets.packets import MOST_PACKETS, film
-from dsv4lab.widgets.queue_lab import QueueLab
+from dsv4lab.widgets.simulate_queues import QueueLab
 
 HOSTILE = "<img src=x onerror=alert(1)></script>"
 NAME, STREAM, QUEUE, READY, HEAD, WAKE, START, END, WAITS, BIT = range(10)

@@ -1,0 +1,330 @@
+"""The Tuning Board: a tuning session as it runs or as it was, its trials to compare, replay and take over."""
+
+from __future__ import annotations
+
+import html
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+
+from dsv4lab.engine.client import EngineClient
+from dsv4lab.errors import UsageError
+from dsv4lab.tuning import reading as reader
+from dsv4lab.tuning.reading import Reading, launch_flags, read_session
+from dsv4lab.tuning.recommend import SCOPE
+from dsv4lab.tuning.replay import replay
+from dsv4lab.tuning.session import Finding
+from dsv4lab.tuning.space import Cell
+from dsv4lab.tuning.store import RECORDS
+from dsv4lab.tuning.target import OpenTarget
+from dsv4lab.units import percent_text
+from dsv4lab.viz.axes import plural
+from dsv4lab.viz.tuning import delta_bars_sheet, tpot_heatmap_sheet, tradeoff_sheet
+from dsv4lab.viz.tuning_lines import parallel_sheet
+from dsv4lab.widgets import exports
+from dsv4lab.widgets.base import View
+from dsv4lab.widgets.board import BOARD_THEMES, Board
+from dsv4lab.widgets.page import facts_block, live_block, page_bytes, sheet_blocks
+from dsv4lab.widgets.pump import Pump
+from dsv4lab.widgets.row_table import RowTable
+
+LOOK_PERIOD_S = 0.5
+HEAT, DELTA, FRONT, LINES = "heat", "delta", "front", "lines"
+_CELLS = ((HEAT, True), (FRONT, False), (DELTA, False), (LINES, True))
+COLUMNS = (
+    ("plan", "Overlap plan."),
+    ("queues", "GPU_MAX_HW_QUEUES: hardware queues of the worker process."),
+    ("level", "Concurrency level: requests in flight at once."),
+    ("TPOT ms", "Time per output token after the first, median over the requests of all repeats."),
+    ("p10", "10 % of requests were at least as fast."),
+    ("p90", "90 % of requests were at least as fast."),
+    ("TTFT ms", "Time to the first token, median over requests."),
+    ("tokens/s", "New tokens of all requests per second, median over trials."),
+    ("vs off", "TPOT against plan off on the same queues and level; below zero is faster."),
+    ("verdict", "Of the paired trials of the sweep; confirmation decides about the candidate."),
+    ("trials", "Timed loads so far."),
+)
+
+
+class TuningBoard(View):
+    """A session's folder, live while it is written; see :func:`dsv4lab.widgets.tuning_board`.
+
+    Options: ``theme``. Choosing a row (in the table or in a picture) marks it in every picture, shows its launch flags
+    and offers to measure it again in an engine of its own.
+    """
+
+    OPTIONS = ("theme",)
+    _pump: Pump | None = None
+
+    def __init__(
+        self,
+        session: str | Path | Any,
+        *,
+        _threaded: bool = True,
+        _open_target: OpenTarget = EngineClient,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self._open_target = _open_target
+        self.folder = _folder(session)
+        self.reading = read_session(self.folder)
+        self._chosen: Cell | None = None
+        theme = options.get("theme", "auto")
+        self.table = RowTable(COLUMNS, theme)
+        self.board = Board(_CELLS, theme)
+        self.table.on_choose = self._on_row
+        self.board.on_click = self._on_point
+        self._make_controls(theme)
+        self.children = (
+            self.headline,
+            widgets.Box([self.progress, self.stage], layout=widgets.Layout(align_items="center")),
+            self.errors,
+            self.table,
+            self.detail,
+            widgets.Box(
+                [self.again, self.form, self.export, self.theme],
+                layout=widgets.Layout(flex_flow="row wrap", align_items="center"),
+            ),
+            self.outcome,
+            self.board,
+        )
+        self._pump = Pump(self.guarded(self._draw), 0.0)
+        self._draw()
+        self._closing = threading.Event()
+        if _threaded:
+            self._pump.start()
+            threading.Thread(target=self._watch, name="dsv4lab-tuning", daemon=True).start()
+
+    def close(self) -> None:
+        """End the view. The session goes on."""
+        if self._pump is not None:
+            self._closing.set()
+            self._pump.close()
+        super().close()
+
+    def save_html(self, path: str | Path) -> Path:
+        """Write what is shown as one page for people without Python, and return where it is."""
+        target = Path(path)
+        target.write_bytes(self._page())
+        return target
+
+    @property
+    def chosen(self) -> Finding | None:
+        """The row that is chosen."""
+        return next((f for f in self.reading.findings if _cell(f) == self._chosen), None)
+
+    def choose(self, plan: str, hw_queues: int, concurrency_level: int, *, control: bool = False) -> None:
+        """Choose a row. Raises ``UsageError`` if nothing was measured there."""
+        cell = Cell(plan, hw_queues, concurrency_level, control)
+        if cell not in [_cell(f) for f in self.reading.findings]:
+            raise UsageError(f"the session has no row {cell.label}")
+        self._chosen = cell
+        self._touch()
+
+    def look(self) -> bool:
+        """Read the folder again if there is news; whether there was."""
+        path = self.folder / RECORDS
+        if path.stat().st_size == self.reading.size:
+            return False
+        self.reading = read_session(self.folder)
+        self._touch()
+        return True
+
+    def _make_controls(self, theme: str) -> None:
+        wide = {"description_width": "initial"}
+        self.headline = widgets.HTML()
+        self.progress = widgets.FloatProgress(min=0.0, max=1.0, layout=widgets.Layout(width="240px"))
+        self.stage = widgets.HTML()
+        self.detail = widgets.HTML()
+        self.outcome = widgets.HTML()
+        self.again = widgets.Button(
+            description="Measure again",
+            icon="repeat",
+            disabled=True,
+            tooltip="Run the chosen row's load in an engine of its own and compare times and tokens",
+            layout=widgets.Layout(width="150px"),
+        )
+        self.form = widgets.Dropdown(options=["PNG", "SVG", "HTML", "CSV"], layout=widgets.Layout(width="80px"))
+        self.export = widgets.Button(description="Export", icon="download", layout=widgets.Layout(width="100px"))
+        self.theme = widgets.Dropdown(
+            options=list(BOARD_THEMES),
+            value=theme,
+            description="theme",
+            style=wide,
+            layout=widgets.Layout(width="125px"),
+        )
+        widgets.link((self.theme, "value"), (self.board, "theme"))
+        widgets.link((self.theme, "value"), (self.table, "theme"))
+        self.again.on_click(lambda button: self._submit(self._measure_again))
+        self.export.on_click(lambda button: self._submit(lambda: self._export(self.form.value)))
+
+    def _submit(self, act: Callable[[], None]) -> None:
+        if self._pump is not None:
+            self._pump.submit(self.guarded(act))
+
+    def _touch(self) -> None:
+        if self._pump is not None:
+            self._pump.touch()
+
+    def _watch(self) -> None:
+        while not self._closing.wait(LOOK_PERIOD_S):
+            self.guarded(self.look)()
+
+    def _on_row(self, row: int) -> None:
+        if row < len(self.reading.findings):
+            self._chosen = _cell(self.reading.findings[row])
+            self._touch()
+
+    def _on_point(self, cell: str, trace: str, point: int) -> None:
+        """A click in a picture: on a point of the front, or on a line."""
+        rows = [f for f in self.reading.findings if not f.row.control]
+        if cell == LINES and trace.isdecimal() and int(trace) < len(rows):
+            found = rows[int(trace)]
+        elif cell == FRONT and trace.isdecimal():
+            plans = list(dict.fromkeys(f.row.plan for f in rows))
+            same = [f for f in rows if int(trace) < len(plans) and f.row.plan == plans[int(trace)]]
+            if not 0 <= point < len(same):
+                return
+            found = same[point]
+        else:
+            return
+        self._chosen = _cell(found)
+        self._touch()
+
+    def _draw(self) -> None:
+        reading = self.reading
+        rows = [f.row for f in reading.findings]
+        best = reading.best()
+        chosen = self.chosen
+        marks = {n: "control" for n, f in enumerate(reading.findings) if f.row.control}
+        marks |= {n: "best" for n, f in enumerate(reading.findings) if f is best}
+        place = next((n for n, f in enumerate(reading.findings) if f is chosen), -1)
+        self.table.show([_cells(reading, f) for f in reading.findings], marks, place)
+        self.headline.value = _headline(reading, best)
+        self.progress.value = 1.0 if reading.phase == reader.FINISHED else len(reading.trials) / max(1, reading.planned)
+        self.stage.value = f"<span style='font-size:13px'>{html.escape(_stage(reading))}</span>"
+        self.detail.value = _detail(reading, chosen)
+        self.again.disabled = chosen is None
+        plain = [row for row in rows if not row.control]
+        picked = chosen.row if chosen is not None and not chosen.row.control else None
+        self.board.show(
+            {
+                HEAT: tpot_heatmap_sheet(rows),
+                DELTA: delta_bars_sheet(rows),
+                FRONT: tradeoff_sheet(plain, picked),
+                LINES: parallel_sheet(plain, picked),
+            }
+        )
+
+    def _measure_again(self) -> None:
+        chosen = self.chosen
+        if chosen is None:
+            return
+        self.errors.clear()
+        self.again.disabled = True
+        self._say(f"measuring {_cell(chosen).label} in an engine of its own")
+        try:
+            self._say(replay(self.reading, _cell(chosen), self._open_target).text)
+        except BaseException:
+            self._say("")
+            raise
+        finally:
+            self.again.disabled = False
+
+    def _say(self, text: str) -> None:
+        self.outcome.value = f"<span role='status' style='font-size:13px'>{html.escape(text)}</span>"
+
+    def _export(self, form: str) -> None:
+        if form in ("PNG", "SVG"):
+            self.board.save_images("tuning-board", form.lower())
+        elif form == "HTML":
+            self.board.save_file("tuning-board.html", self._page(), "text/html")
+        else:
+            rows = [[text for text, _ in _cells(self.reading, f)] for f in self.reading.findings]
+            data = exports.csv_bytes([name for name, _ in COLUMNS], rows)
+            self.board.save_file("tuning-board.csv", data, "text/csv")
+
+    def _page(self) -> bytes:
+        r = self.reading
+        facts = {
+            "model": r.config.model,
+            "device": r.config.device,
+            "machine": r.cpu,
+            "made": r.created,
+            "state": _stage(r),
+        }
+        table = live_block(self.table, ["row_table.css"])
+        return page_bytes("Tuning Board", [facts_block(facts), table, *sheet_blocks(self.board.sheets)])
+
+
+def _folder(session: Any) -> Path:
+    """The folder of a session, given as path or as what has a ``folder``."""
+    folder = getattr(session, "folder", session)
+    if not isinstance(folder, str | Path):
+        raise UsageError(f"tuning_board takes a session's folder or its result, got {type(session).__name__}")
+    return Path(folder)
+
+
+def _cell(finding: Finding) -> Cell:
+    row = finding.row
+    return Cell(row.plan, row.hw_queues, row.concurrency_level, row.control)
+
+
+def _cells(reading: Reading, finding: Finding) -> list[tuple[str, float | None]]:
+    """The cells of :data:`COLUMNS`."""
+    row = finding.row
+    plan = f"{row.plan} (control)" if row.control else row.plan
+    delta = row.delta_vs_off
+    trials = len(reading.trials_of(_cell(finding)))
+    return [
+        (plan, None),
+        (str(row.hw_queues), row.hw_queues),
+        (str(row.concurrency_level), row.concurrency_level),
+        (f"{row.tpot_ms:.2f}", row.tpot_ms),
+        (f"{row.tpot_p10_ms:.2f}", row.tpot_p10_ms),
+        (f"{row.tpot_p90_ms:.2f}", row.tpot_p90_ms),
+        (f"{row.ttft_ms:.0f}", row.ttft_ms),
+        (f"{row.tokens_per_s:.1f}", row.tokens_per_s),
+        ("" if delta is None else percent_text(delta), 0.0 if delta is None else delta),
+        (finding.verdict, None),
+        (str(trials), trials),
+    ]
+
+
+def _headline(reading: Reading, best: Finding | None) -> str:
+    found = reading.recommendation
+    if reading.divergence is not None:
+        text, quiet = "No recommendation: outputs differ.", str(reading.divergence)
+    elif found is not None and reading.phase == reader.FINISHED:
+        text, quiet = found.headline, f"{found.reason} Valid {SCOPE}."
+    elif best is not None and best.row.delta_vs_off is not None:
+        text = f"Best so far: {_cell(best).label}, {percent_text(best.row.delta_vs_off)} TPOT against off."
+        quiet = "From the sweep alone; the confirming pairs decide."
+    else:
+        text, quiet = "Nothing to compare yet.", "off and a plan beside it have to be measured first."
+    return (
+        f"<div style='font-size:15px;font-weight:650'>{html.escape(text)}</div>"
+        f"<div style='font-size:13px;opacity:.8;line-height:1.4'>{html.escape(quiet)}</div>"
+    )
+
+
+def _stage(reading: Reading) -> str:
+    done = f"{len(reading.trials)} of {plural(reading.planned, 'timed load')}"
+    if reading.phase == reader.CONFIRMING and reading.candidate is not None:
+        return f"{done} \N{MIDDLE DOT} confirming {reading.candidate.text}"
+    return f"{done} \N{MIDDLE DOT} {reading.phase}"
+
+
+def _detail(reading: Reading, chosen: Finding | None) -> str:
+    if chosen is None:
+        return "<span style='font-size:13px;opacity:.8'>Choose a row to see its launch flags.</span>"
+    cell = _cell(chosen)
+    flags = html.escape(launch_flags(reading.config, reading.space, cell))
+    return (
+        f"<b style='font-size:13px'>{html.escape(cell.label)}</b>"
+        f"<pre style='user-select:all;white-space:pre-wrap;margin:2px 0;font-size:12px'>{flags}</pre>"
+        f"<span style='font-size:12px;opacity:.75'>Valid {html.escape(SCOPE)}.</span>"
+    )
