@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,6 +55,16 @@ class ChatHandle:
         turn = parse_turn(text, thinking=self._thinking, calling=self._calling)
         return ChatResult(turn, tokens, text, len(self.request.prompt), self.request.stats)
 
+    def follow(self, on_delta: OnDelta | None, timeout_s: float | None = None) -> ChatResult:
+        """As :meth:`result`, calling ``on_delta`` with each delta as it comes."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        if on_delta is not None:
+            for delta in self:
+                on_delta(delta)
+                if deadline is not None and time.monotonic() >= deadline:
+                    break
+        return self.result(None if deadline is None else max(0.0, deadline - time.monotonic()))
+
     def abort(self) -> None:
         """End it; the turn stays as far as it has come."""
         self.request.abort()
@@ -90,10 +101,7 @@ class ChatClient(ClientCore):
             messages, tools=tools, options=options, max_new_tokens=max_new_tokens, sampling=sampling
         )
         try:
-            if on_delta is not None:
-                for delta in handle:
-                    on_delta(delta)
-            return handle.result(timeout_s)
+            return handle.follow(on_delta, timeout_s)
         except BaseException:
             handle.request.abandon()
             raise

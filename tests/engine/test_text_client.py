@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dsv4lab.engine.chat import ChatHandle
 from dsv4lab.engine.client import EngineClient
 from dsv4lab.engine.request import FinishReason, SamplingParams
 from dsv4lab.engine.texts import model_tokenizer
-from dsv4lab.errors import CheckpointError, RequestError
+from dsv4lab.errors import CheckpointError, RequestError, TimeoutExceededError
 from dsv4lab.text.encoding import ChatOptions, encode_chat
 from dsv4lab.text.parser import Delta, Kind
 from dsv4lab.text.stream import TextStream
@@ -93,6 +95,24 @@ def test_a_chat_streams_the_turn_that_it_gives(client: EngineClient, options: Ch
     prompt = encode_chat(MESSAGES, None, options)
     assert found.prompt_tokens == len(client.tokenizer.encode_prompt(prompt))
     assert found.request.tokens == len(found.tokens) <= 40
+
+
+def test_a_chat_that_is_late_is_given_up() -> None:
+    class Endless:
+        """A request whose text never ends."""
+
+        def pieces(self) -> Iterator[str]:
+            while True:
+                yield "word "
+
+        def result(self, timeout_s: float | None) -> list[int]:
+            raise TimeoutExceededError(f"not within {timeout_s}")
+
+    handle = ChatHandle(Endless(), thinking=False, calling=False)  # type: ignore[arg-type]
+    seen: list[Delta] = []
+    with pytest.raises(TimeoutExceededError, match=r"not within 0\.0"):
+        handle.follow(seen.append, 0.0)
+    assert seen == [Delta(Kind.CONTENT, "word ")]
 
 
 def test_what_a_chat_says_wrong_is_named(client: EngineClient) -> None:

@@ -65,6 +65,17 @@ def test_a_prompt_equals_hugging_faces_where_no_text_spells_a_special_token(firs
     assert TOKENIZER.encode_prompt(prompt) == theirs.encode(prompt.text, add_special_tokens=False).ids
 
 
+@given(texts, texts)
+def test_token_ids_of_a_prompt_are_the_makers(first: str, second: str) -> None:
+    recipe = pytest.importorskip("deepseek_recipe", reason="deepseek-recipe, the maker's encoder, is not installed")
+    theirs = recipe.DeepseekV4Encoding().with_tokenizer(recipe.Tokenizer.from_str(json.dumps(tokenizer_json(512))))
+    conversation = recipe.Conversation(
+        [recipe.SystemMessage(first), recipe.UserMessage(second)], thinking_mode=True, reasoning_effort="low"
+    )
+    prompt = encode_chat([{"role": "system", "content": first}, {"role": "user", "content": second}])
+    assert TOKENIZER.encode_prompt(prompt) == theirs.encode(conversation)
+
+
 def test_what_a_user_spells_is_text_and_what_the_format_has_is_special() -> None:
     prompt = Prompt((Part(BOS, True), Part(USER, True), Part(f"{EOS}{USER}"), Part(THINK, True)))
     ids = TOKENIZER.encode_prompt(prompt)
