@@ -63,6 +63,34 @@ def read_env(environ: Mapping[str, str] | None = None) -> EnvSettings:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What ``torchrun`` tells a process that it starts: its rank, how many there are, and where they meet."""
+
+    rank: int
+    world_size: int
+    address: str
+    port: int
+    run_id: str
+
+
+def read_launch(environ: Mapping[str, str] | None = None) -> Launch | None:
+    """How this process was launched; None without torchrun. Raises :class:`EnvError` if that is told in part only."""
+    source = os.environ if environ is None else environ
+    if "TORCHELASTIC_RUN_ID" not in source:
+        return None
+    numbers = {}
+    for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"):
+        text = source.get(name, "")
+        if not (text.isascii() and text.isdigit()):
+            raise EnvError(f"environment variable {name}={text!r}: torchrun sets it to a number")
+        numbers[name] = int(text)
+    address = source.get("MASTER_ADDR", "localhost")
+    return Launch(
+        numbers["RANK"], numbers["WORLD_SIZE"], address, numbers["MASTER_PORT"], source["TORCHELASTIC_RUN_ID"]
+    )
+
+
 def child_environ(changes: Mapping[str, str | None]) -> dict[str, str]:
     """The environment of this process for a child, with ``changes`` made; None removes a variable."""
     merged = {name: value for name, value in os.environ.items() if name not in changes}

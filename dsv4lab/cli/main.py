@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from dsv4lab._version import __version__
 from dsv4lab.cli.base import Command, add_common_options
+from dsv4lab.env import read_launch
 from dsv4lab.errors import LabError, UsageError
 
 COMMANDS = {
@@ -102,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     try:
-        return _dispatch(words)
+        return _run(words)
     except SystemExit as stop:  # argparse after --help and --version
         return int(stop.code or 0)
     except LabError as error:
@@ -116,6 +117,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - a defect of ours must not end in a traceback either
         return _report(error, 1, debug)
+
+
+def _run(words: list[str]) -> int:
+    """The command; of several ranks that torchrun has started the first runs it, and the others serve its engines."""
+    launch = read_launch()
+    if launch is None:
+        return _dispatch(words)
+    from dsv4lab.engine.launched import finish, serve
+
+    if launch.rank:
+        return serve(launch)
+    try:
+        return _dispatch(words)
+    finally:
+        finish(launch)
 
 
 def _dispatch(words: list[str]) -> int:

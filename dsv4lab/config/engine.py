@@ -87,6 +87,8 @@ class EngineConfig:
     """Most pages that the prefix cache holds; None: as many as requests leave free."""
     prefix_cache_bytes: int = PREFIX_CACHE_BYTES
     """Most bytes of its snapshots."""
+    num_layers: int | None = None
+    """Run the first so many layers of a preset, where it does not fit whole; None: all of them."""
     tp_size: int = 1
     """Ranks that share the heads of each request's attention."""
     dp_size: int = 1
@@ -130,6 +132,8 @@ class EngineConfig:
         if self.draft_seed is not None:
             checks.integer(_SOURCE, "draft_seed", self.draft_seed, 0, 2**63 - 1)
         checks.choice(_SOURCE, "verification", self.verification, VERIFICATIONS)
+        if self.num_layers is not None:
+            checks.integer(_SOURCE, "num_layers", self.num_layers, 1, 1024)
         self._check_ranks()
         self._check_scheduling()
 

@@ -130,6 +130,28 @@ PRESETS: dict[str, ModelConfig] = {
 }
 
 
+def first_layers(config: ModelConfig, count: int | None) -> ModelConfig:
+    """The first ``count`` layers of a preset (None: all), for devices that do not hold it whole.
+
+    A block drafter that reads later layers is left out. Raises :class:`ConfigError` for more layers than there are, and
+    for a model that is no preset.
+    """
+    if count is None:
+        return config
+    if PRESETS.get(config.name) != config:
+        raise ConfigError(f"num_layers = {count}: only presets are cut, and {config.name} is none")
+    if count > config.num_hidden_layers:
+        raise ConfigError(f"num_layers = {count}: {config.name} has {config.num_hidden_layers}")
+    kept = config.dspark is not None and max(config.dspark.target_layer_ids) < count
+    return replace(
+        config,
+        name=f"{config.name}, {count} layers",
+        compress_ratios=config.compress_ratios[:count],
+        num_hash_layers=min(config.num_hash_layers, count),
+        dspark=config.dspark if kept else None,
+    )
+
+
 def preset(name: str) -> ModelConfig:
     """The preset called ``name``; :class:`ConfigError` lists the names when there is none."""
     try:

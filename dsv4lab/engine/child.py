@@ -28,7 +28,53 @@ def start_ranks(count: int) -> list[ChildProcess]:
     return [ChildProcess(RANK_MODULE, {}) for _ in range(count)]
 
 
-class ChildProcess:
+class Line:
+    """A connection to another process: frames, sent by a thread of its own."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._channel = Channel(sock)
+        self._channel.limit_send(SEND_LIMIT_S)
+        self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
+        threading.Thread(target=self._write, name="dsv4lab-writer", daemon=True).start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the other process may still be there, as far as is known here."""
+        return False
+
+    def send_bytes(self, payload: bytes) -> None:
+        """Send one frame, without waiting; if that fails, the connection ends.
+
+        A thread of its own writes: a Ctrl-C in the caller cannot cut a frame in two.
+        """
+        self._outbox.put(payload)
+
+    def receive_bytes(self) -> bytes | None:
+        """The next frame, None at the end. Raises ``EngineError`` on a malformed one."""
+        return self._channel.receive()
+
+    def end(self, patience_s: float) -> None:
+        """End the connection."""
+        self._outbox.put(None)
+        self._channel.end()
+
+    def release(self) -> None:
+        """Give the socket back, once nobody receives any more."""
+        self._channel.close()
+
+    def epitaph(self) -> str:
+        """How the other process ended."""
+        return "its connection is gone; whatever started it tells more"
+
+    def _write(self) -> None:
+        try:
+            while (payload := self._outbox.get()) is not None:
+                self._channel.send(payload)
+        except OSError:
+            self._channel.end()
+
+
+class ChildProcess(Line):
     """``python -m module --fd N arguments``. ``environ`` changes the environment that it inherits; None: unset."""
 
     def __init__(self, module: str, environ: Mapping[str, str | None], arguments: Sequence[str] = ()) -> None:
@@ -44,13 +90,10 @@ class ChildProcess:
                 pass_fds=(theirs.fileno(),),
                 process_group=0,  # Ctrl-C is for the client, which then ends or aborts what it started
             )
-        self._channel = Channel(ours)
-        self._channel.limit_send(SEND_LIMIT_S)
-        self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
+        super().__init__(ours)
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._drain = threading.Thread(target=self._read_output, name="dsv4lab-child-output", daemon=True)
         self._drain.start()
-        threading.Thread(target=self._write, name="dsv4lab-writer", daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -62,21 +105,9 @@ class ChildProcess:
         """Whether the process runs."""
         return self._process.poll() is None
 
-    def send_bytes(self, payload: bytes) -> None:
-        """Send one frame, without waiting; if that fails, the connection ends.
-
-        A thread of its own writes: a Ctrl-C in the caller cannot cut a frame in two.
-        """
-        self._outbox.put(payload)
-
-    def receive_bytes(self) -> bytes | None:
-        """The next frame, None at the end. Raises ``EngineError`` on a malformed one."""
-        return self._channel.receive()
-
     def end(self, patience_s: float) -> None:
         """End the connection and see the process off: it has ``patience_s`` seconds, then it is killed."""
-        self._outbox.put(None)
-        self._channel.end()
+        super().end(patience_s)
         try:
             self._process.wait(patience_s)
         except subprocess.TimeoutExpired:
@@ -84,22 +115,11 @@ class ChildProcess:
             self._process.wait()
         self._drain.join(patience_s)
 
-    def release(self) -> None:
-        """Give the socket back, once nobody receives any more."""
-        self._channel.close()
-
     def epitaph(self) -> str:
         """How the process ended, and the last lines that it wrote."""
         lines = list(self._tail)[-_TOLD_LINES:]
         told = "".join(f"\n  {line}" for line in lines)
         return f"{_ending(self._process.poll())}" + (f"; its last lines were:{told}" if told else "; it wrote nothing")
-
-    def _write(self) -> None:
-        try:
-            while (payload := self._outbox.get()) is not None:
-                self._channel.send(payload)
-        except OSError:
-            self._channel.end()
 
     def _read_output(self) -> None:
         assert self._process.stdout is not None

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
-from dsv4lab.engine.child import ChildProcess
+from dsv4lab.engine.child import Line
 from dsv4lab.engine.rank_messages import (
     Answer,
     Command,
@@ -41,7 +41,7 @@ _KEPT_TIMES = 64
 class Member:
     """One rank as its leader sees it."""
 
-    def __init__(self, rank: int, process: ChildProcess, on_end: Callable[[Member, str, bool], None]) -> None:
+    def __init__(self, rank: int, process: Line, on_end: Callable[[Member, str, bool], None]) -> None:
         self.rank = rank
         self.process = process
         self.news: SimpleQueue[Said | Ticked] = SimpleQueue()
@@ -112,7 +112,7 @@ class Crew:
             self._over.wait()
             raise
 
-    def take(self, rank: int, process: ChildProcess) -> Member:
+    def take(self, rank: int, process: Line) -> Member:
         """``process`` is ``rank`` from now on."""
         member = Member(rank, process, self._end)
         self.members.append(member)

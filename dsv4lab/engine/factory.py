@@ -11,7 +11,7 @@ from dsv4lab.checkpoint.load import Progress
 from dsv4lab.checkpoint.source import draft_weights, model_config, model_weights, stored_weights
 from dsv4lab.config.engine import EngineConfig
 from dsv4lab.config.model import ModelConfig
-from dsv4lab.config.presets import PRESETS
+from dsv4lab.config.presets import PRESETS, first_layers
 from dsv4lab.engine.drafters import draft_tokens, make_drafter, target_taps
 from dsv4lab.engine.mirror import LeadRunner, MirroredDrafter
 from dsv4lab.engine.protocol import ModelRunner
@@ -45,7 +45,7 @@ def build(
     config: EngineConfig, stage: Callable[[str], None], seat: Seat | None
 ) -> tuple[Runner, ModelConfig, Drafter | None]:
     """Runner and drafter of one rank."""
-    model = model_config(config.model)
+    model = first_layers(model_config(config.model), config.num_layers)
     parallel = ALONE if seat is None else seat.parallel
     layout = parallel.layout
     kind = None if config.speculative == "off" else cast(DraftKind, config.speculative)

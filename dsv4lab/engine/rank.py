@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NoReturn
 
-from dsv4lab.engine.child import start_ranks
+from dsv4lab.engine.child import Line, start_ranks
 from dsv4lab.engine.rank_messages import (
     Command,
     FromRank,
@@ -36,6 +36,7 @@ from dsv4lab.parallel.layout import Layout, led_by
 
 if TYPE_CHECKING:
     from dsv4lab.config.engine import EngineConfig
+    from dsv4lab.engine.launched import Lines
     from dsv4lab.engine.seat import Seat
 
 EXIT_GRACE_S = 5.0
@@ -43,11 +44,17 @@ PARENT_POLL_S = 1.0
 FAILED, ORPHANED = 5, 3
 
 
-class Rank:
-    """Moves commands from the socket to whatever part this rank plays."""
+def started(layout: Layout, timeout_s: float) -> Sequence[Line]:
+    """New processes for the ranks that ``layout.rank`` leads."""
+    return start_ranks(len(led_by(layout)))
 
-    def __init__(self, channel: Channel) -> None:
+
+class Rank:
+    """Moves commands from the socket to whatever part this rank plays. ``lines`` gives it the ranks that it leads."""
+
+    def __init__(self, channel: Channel, lines: Lines = started) -> None:
         self._channel = channel
+        self._lines = lines
         self._inbox: SimpleQueue[Command | None] = SimpleQueue()  # None: the connection has ended
         self._done = threading.Event()
 
@@ -72,7 +79,7 @@ class Rank:
 
         config = EngineConfig.from_json(join.config)
         layout = Layout(config.tp_size, config.dp_size, config.ep_size, join.rank)
-        processes = start_ranks(len(led_by(layout)))
+        processes = self._lines(layout, config.collective_timeout_s)
         import torch
 
         from dsv4lab.engine.seat import take_seat

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from dsv4lab.config.engine import EngineConfig
-from dsv4lab.engine.child import ChildProcess
+from dsv4lab.engine.child import Line
 from dsv4lab.engine.crew import OnDeath
 from dsv4lab.engine.groups import GroupedService
 from dsv4lab.engine.mirror import LeadRunner
@@ -23,7 +23,7 @@ def open_ranks(
     stage: Callable[[str], None],
     send: Send,
     on_death: OnDeath,
-    processes: Sequence[ChildProcess],
+    processes: Sequence[Line],
 ) -> Service | GroupedService:
     """The service of all ranks, of which ``processes`` become those that rank 0 leads.
 

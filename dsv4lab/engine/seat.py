@@ -14,7 +14,8 @@ import torch.distributed as dist
 
 from dsv4lab.checkpoint.source import model_config
 from dsv4lab.config.engine import EngineConfig
-from dsv4lab.engine.child import ChildProcess
+from dsv4lab.config.presets import first_layers
+from dsv4lab.engine.child import Line
 from dsv4lab.engine.crew import Crew, OnDeath
 from dsv4lab.engine.rank_messages import Join, encode
 from dsv4lab.errors import ConfigError
@@ -38,7 +39,7 @@ def layout_of(config: EngineConfig, rank: int) -> Layout:
 def check(config: EngineConfig) -> None:
     """Raise :class:`LabError` if these ranks cannot run this model, before any process is started."""
     backend_of(config.device)
-    layout_of(config, 0).check(model_config(config.model))
+    layout_of(config, 0).check(first_layers(model_config(config.model), config.num_layers))
     if config.device != "cpu":
         wanted, there = config.world_size, torch.cuda.device_count()
         if wanted > there:
@@ -64,7 +65,7 @@ def take_seat(
     store: str,
     on_death: OnDeath,
     stage: Callable[[str], None],
-    processes: Sequence[ChildProcess],
+    processes: Sequence[Line],
 ) -> tuple[EngineConfig, Seat]:
     """Let ``processes`` be the ranks that this one leads, and meet all others at ``store``.
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NoReturn
 
-from dsv4lab.engine.child import start_ranks
+from dsv4lab.engine.child import Line, start_ranks
 from dsv4lab.engine.messages import (
     Booting,
     Command,
@@ -29,6 +29,7 @@ from dsv4lab.engine.messages import (
     failure,
 )
 from dsv4lab.engine.wire import Channel
+from dsv4lab.env import read_launch
 from dsv4lab.errors import EngineError, LabError
 from dsv4lab.parallel.layout import Layout, led_by
 
@@ -87,7 +88,9 @@ class Worker:
         from dsv4lab.config.engine import EngineConfig
 
         config = EngineConfig.from_json(start.config)
-        processes = start_ranks(len(led_by(Layout(config.tp_size, config.dp_size, config.ep_size))))
+        launch = read_launch()
+        first = Layout(config.tp_size, config.dp_size, config.ep_size)
+        processes: Sequence[Line] = start_ranks(len(led_by(first))) if launch is None else ()
         self._stage("loading torch")
         import torch
 
@@ -99,6 +102,10 @@ class Worker:
         if config.world_size > 1:
             from dsv4lab.engine.ranks import open_ranks
 
+            if launch is not None:
+                from dsv4lab.engine.launched import gather_first
+
+                processes = gather_first(launch, config)
             return open_ranks(config, factory, self._stage, self._send, self._on_death, processes)
         runner, model = factory(config, self._stage)
         return Service(config, model, runner, self._send)
