@@ -124,8 +124,6 @@ class TritonOps:
         self, kv: Tensor, weight: Tensor, rope: Tensor, eps: float, pool: Rows, rows: Tensor
     ) -> None:
         """See :meth:`Ops.kv_norm_rope_store`."""
-        if not isinstance(pool, Tensor):
-            raise UnavailableError("the triton backend stores KV rows into tensors only; it takes kv_cache_dtype bf16")
         kernel("kv_norm_rope_store")(kv, weight, rope[:, 0], rope[:, 1], eps, pool, rows)
 
     def rotate(self, x: Tensor, rope: Tensor, *, inverse: bool = False) -> None:

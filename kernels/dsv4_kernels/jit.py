@@ -17,6 +17,23 @@ def e8m0_of_amax(amax):
 
 
 @triton.jit
+def e8m0_of_fp4(amax):
+    """As :func:`e8m0_of_amax` for e2m1, whose largest value is 6 = 1.5 * 2^2."""
+    bits = tl.maximum(amax, 1e-4).to(tl.int32, bitcast=True)
+    return (bits >> 23) - 2 + ((bits & 0x7FFFFF) > 0x400000).to(tl.int32)
+
+
+@triton.jit
+def to_e2m1(x):
+    """4-bit codes, int32, of float32 ``x`` within ±6: to the nearest, ties to the even code."""
+    size = tl.abs(x)
+    code = (size > 0.25).to(tl.int32) + (size >= 0.75).to(tl.int32) + (size > 1.25).to(tl.int32)
+    code += (size >= 1.75).to(tl.int32) + (size > 2.5).to(tl.int32) + (size >= 3.5).to(tl.int32)
+    code += (size > 5.0).to(tl.int32)
+    return code | ((x < 0.0).to(tl.int32) << 3)
+
+
+@triton.jit
 def power_of_e8m0(code):
     """``2 ** (code - 127)`` in float32 for int32 codes 1..254."""
     return (code << 23).to(tl.float32, bitcast=True)

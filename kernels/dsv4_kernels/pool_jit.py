@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dsv4_kernels.jit import e8m0_of_amax, power_of_e8m0, to_e4m3
+from dsv4_kernels.jit import e8m0_of_amax, e8m0_of_fp4, power_of_e8m0, to_e2m1, to_e4m3
 
 
 @triton.jit
@@ -77,3 +77,43 @@ def store_rows(
         present = ok & (tile * 64 < NOPE)[None, :]
         tl.store(base + NOPE + 2 * tile[None, :], exponent.to(tl.uint8), present)
         tl.store(base + NOPE + 2 * tile[None, :] + 1, exponent.to(tl.uint8), present)
+
+
+@triton.jit
+def hadamard_row(y, D: tl.constexpr, STAGES: tl.constexpr):
+    """``y [D]`` times the Sylvester-Hadamard matrix, unscaled; ``D`` is ``2 ** STAGES``.
+
+    Each stage adds and subtracts the neighbours that differ in the lowest bit of their place, and makes it the highest.
+    """
+    for _ in tl.static_range(STAGES):
+        even, odd = tl.split(tl.reshape(y, (D // 2, 2)))
+        y = tl.reshape(tl.trans(tl.join(even + odd, even - odd)), (D,))
+    return y
+
+
+@triton.jit
+def store_index_key(
+    pages_ptr, page_bytes, row, y, ROOT: tl.constexpr, STAGES: tl.constexpr, D: tl.constexpr, PER_PAGE: tl.constexpr,
+    FP4: tl.constexpr,
+):  # fmt: skip
+    """Rotate float32 ``y [1, D]``, rounded to bf16, and quantise it into place ``row % PER_PAGE`` of its page.
+
+    ``row`` int64 ``[1]``, not negative; ``ROOT`` is ``D ** -0.5``, ``D`` is ``2 ** STAGES``. The formats are those of
+    ``dsv4_kernels.paged_rows.IndexFp8Pages`` and ``IndexFp4Pages``.
+    """
+    x = hadamard_row(tl.reshape(y.to(tl.bfloat16).to(tl.float32), (D,)), D, STAGES) * ROOT
+    base = pages_ptr + tl.sum(row // PER_PAGE, 0) * page_bytes
+    place = tl.sum(row % PER_PAGE, 0)
+    if FP4:
+        groups = tl.reshape(x, (D // 32, 32))
+        exponent = e8m0_of_fp4(tl.max(tl.abs(groups), 1))
+        codes = to_e2m1(groups * power_of_e8m0(254 - exponent)[:, None])
+        low, high = tl.split(tl.reshape(codes, (D // 2, 2)))
+        half, group = tl.arange(0, D // 2), tl.arange(0, D // 32)
+        tl.store(base + place * (D // 2) + half, (low | (high << 4)).to(tl.uint8))
+        tl.store(base + PER_PAGE * (D // 2) + place * (D // 32) + group, exponent.to(tl.uint8))
+    else:
+        scale = tl.div_rn(tl.maximum(tl.max(tl.abs(x), 0), 1e-4), 448.0)
+        codes = to_e4m3(tl.div_rn(x, scale))
+        tl.store(base + place * D + tl.arange(0, D), codes.to(tl.uint8, bitcast=True))
+        tl.store((base + PER_PAGE * D).to(tl.pointer_type(tl.float32)) + place, scale)

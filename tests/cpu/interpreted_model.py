@@ -1,12 +1,14 @@
 """Run under ``TRITON_INTERPRET=1``: logits of a small bf16 model on the Triton kernels against the torch backend.
 
-Prints the largest differences of prefill and decode, that of decode where the third request is padding against one
-where it is real (in the rows of the other two), and the largest logit, as one JSON object.
+Arguments: formats of KV rows and of index keys. Prints one JSON object: the largest differences of prefill and decode,
+that of decode where the third request is padding against one where it is real (in the rows of the other two), and the
+largest logit.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -43,6 +45,8 @@ def open_runner(backend: str) -> Runner:
         max_running_requests=3,
         max_total_tokens=1024,
         chunked_prefill_size=144,
+        kv_cache_dtype=sys.argv[1],
+        index_cache_dtype=sys.argv[2],
     )
     return Runner(MODEL, random_weights(MODEL, 0, torch.bfloat16), config)
 

@@ -113,11 +113,14 @@ def test_what_does_not_fit_a_bucket_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_the_model_runs_on_interpreted_kernels_and_padding_only_rounds(repo_root: Path) -> None:
+@pytest.mark.parametrize(("rows", "keys"), [("bf16", "bf16"), ("fp8", "fp8"), ("bf16", "fp4")])
+def test_the_model_runs_on_interpreted_kernels_and_padding_only_rounds(repo_root: Path, rows: str, keys: str) -> None:
     pytest.importorskip("triton", reason="triton is not installed")
     environ = child_environ({"TRITON_INTERPRET": "1", "PYTHONPATH": f"{repo_root}:{repo_root / 'kernels'}"})
     script = Path(__file__).with_name("interpreted_model.py")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environ, check=False)
+    done = subprocess.run(
+        [sys.executable, script, rows, keys], capture_output=True, text=True, env=environ, check=False
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["prefill"] <= 0.1

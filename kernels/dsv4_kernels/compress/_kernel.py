@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dsv4_kernels.pool_jit import store_rows
+from dsv4_kernels.pool_jit import store_index_key, store_rows
 
 TURN = tl.constexpr(6.283185307179586)
 
@@ -65,14 +65,18 @@ def _pool_window(
 @triton.jit
 def _finish(
     y, entry, row, d, weight_ptr, frequencies_ptr, positions_ptr, pool_ptr, rope_ptr, eps, pool_stride, rope_stride,
-    D: tl.constexpr, BLOCK_D: tl.constexpr, HALF: tl.constexpr, ROPE: tl.constexpr,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, HALF: tl.constexpr, ROPE: tl.constexpr, KEYS: tl.constexpr,
+    PER_PAGE: tl.constexpr, ROOT: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Norm, rope at the entry's position, store."""
+    """Norm, rope at the entry's position, store: as a row (``KEYS`` 0), or as an index key in fp8 (1) or fp4 (2)."""
     y = y * tl.rsqrt(tl.sum(y * y, 0) / D + eps) * tl.load(weight_ptr + d, d < D, 0.0).to(tl.float32)
     even, odd = tl.split(tl.reshape(y, (1, BLOCK_D // 2, 2)))
     cos, sin = _angles(tl.load(positions_ptr + entry), frequencies_ptr, D, HALF, BLOCK_D)
     y = tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (1, BLOCK_D))
-    store_rows(pool_ptr, pool_stride, rope_ptr, rope_stride, row, y, d, 1, D, BLOCK_D, ROPE)
+    if KEYS == 0:
+        store_rows(pool_ptr, pool_stride, rope_ptr, rope_stride, row, y, d, 1, D, BLOCK_D, ROPE)
+    else:
+        store_index_key(pool_ptr, pool_stride, row, y, ROOT, STAGES, D, PER_PAGE, KEYS == 2)
 
 
 @triton.jit
@@ -80,8 +84,8 @@ def _compress_kernel(
     ks_ptr, state_ptr, ape_ptr, weight_ptr, frequencies_ptr, gather_state_ptr, gather_flat_ptr, from_flat_ptr,
     positions_ptr, pool_ptr, rope_ptr, rows_ptr, pooled_ptr, eps, ks_stride, state_stride, ape_stride, gather_stride,
     pool_stride, rope_stride, C: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, HALF: tl.constexpr,
-    ROPE: tl.constexpr, RATIO: tl.constexpr, WINDOW: tl.constexpr, PDL: tl.constexpr, BLOCK_W: tl.constexpr,
-    CHANNELS: tl.constexpr,
+    ROPE: tl.constexpr, KEYS: tl.constexpr, PER_PAGE: tl.constexpr, ROOT: tl.constexpr, STAGES: tl.constexpr,
+    RATIO: tl.constexpr, WINDOW: tl.constexpr, PDL: tl.constexpr, BLOCK_W: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """One program per entry; entries whose row is -1 are skipped.
 
@@ -106,7 +110,7 @@ def _compress_kernel(
     if CHANNELS == 0:
         _finish(
             y, entry, row, d, weight_ptr, frequencies_ptr, positions_ptr, pool_ptr, rope_ptr, eps, pool_stride,
-            rope_stride, D, BLOCK_D, HALF, ROPE,
+            rope_stride, D, BLOCK_D, HALF, ROPE, KEYS, PER_PAGE, ROOT, STAGES,
         )  # fmt: skip
     else:
         tl.store(pooled_ptr + entry * D + d, y, d < D)
@@ -115,7 +119,8 @@ def _compress_kernel(
 @triton.jit
 def _compress_finish_kernel(
     pooled_ptr, weight_ptr, frequencies_ptr, positions_ptr, pool_ptr, rope_ptr, rows_ptr, eps, pool_stride, rope_stride,
-    D: tl.constexpr, BLOCK_D: tl.constexpr, HALF: tl.constexpr, ROPE: tl.constexpr, PDL: tl.constexpr,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, HALF: tl.constexpr, ROPE: tl.constexpr, KEYS: tl.constexpr,
+    PER_PAGE: tl.constexpr, ROOT: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Norm, rope and store of what the channels' programs pooled."""
     if PDL:
@@ -129,5 +134,5 @@ def _compress_finish_kernel(
     y = tl.load(pooled_ptr + entry * D + d, d < D, 0.0)
     _finish(
         y, entry, row, d, weight_ptr, frequencies_ptr, positions_ptr, pool_ptr, rope_ptr, eps, pool_stride, rope_stride,
-        D, BLOCK_D, HALF, ROPE,
+        D, BLOCK_D, HALF, ROPE, KEYS, PER_PAGE, ROOT, STAGES,
     )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from dsv4_kernels.paged_rows import IndexFp4Pages, IndexFp8Pages
 from dsv4_kernels.rope import rope_table, rotate_tail
 from dsv4_kernels.rows import Rows, put_rows
 from dsv4_kernels.targets_of_rows import rows_of
@@ -81,4 +82,34 @@ def compress_pools_reference(
         ks, state, ape, norm_weight, frequencies, eps, gather_state=gather_state, gather_flat=gather_flat,
         from_flat=from_flat, positions=positions, pool=rows_of(pool, rope_pool, norm_weight.shape[0]), rows=rows,
         state_src=state_src, state_dst=state_dst,
+    )  # fmt: skip
+
+
+def compress_index_pages_reference(
+    ks: torch.Tensor,
+    state: torch.Tensor,
+    ape: torch.Tensor,
+    norm_weight: torch.Tensor,
+    frequencies: torch.Tensor,
+    eps: float,
+    *,
+    gather_state: torch.Tensor,
+    gather_flat: torch.Tensor,
+    from_flat: torch.Tensor,
+    positions: torch.Tensor,
+    pages: torch.Tensor,
+    kind: str,
+    entries_per_page: int,
+    rows: torch.Tensor,
+    state_src: torch.Tensor,
+    state_dst: torch.Tensor,
+) -> None:
+    """As :func:`compress_reference` for index keys that are stored rotated and quantised, ``kind`` fp8 or fp4.
+
+    ``pages`` uint8 ``[n, bytes]`` are those of :class:`dsv4_kernels.paged_rows.IndexFp8Pages` or ``IndexFp4Pages``.
+    """
+    store = (IndexFp8Pages if kind == "fp8" else IndexFp4Pages)(pages, entries_per_page, norm_weight.shape[0])
+    compress_reference(
+        ks, state, ape, norm_weight, frequencies, eps, gather_state=gather_state, gather_flat=gather_flat,
+        from_flat=from_flat, positions=positions, pool=store, rows=rows, state_src=state_src, state_dst=state_dst,
     )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 
@@ -9,11 +11,15 @@ from dsv4_kernels.checks import require, require_dtype, require_shape, require_u
 from dsv4_kernels.compress._kernel import _compress_finish_kernel, _compress_kernel
 from dsv4_kernels.compress._launch import COMPRESS, FINISH
 from dsv4_kernels.launch import launch, overlaps
+from dsv4_kernels.paged_rows import IndexFp4Pages, IndexFp8Pages
 from dsv4_kernels.ring_store.triton_op import ring_store_pools
 from dsv4_kernels.rows import Rows
 from dsv4_kernels.target import target_of
 from dsv4_kernels.targets_of_rows import two_pools
 from dsv4_kernels.workspace import workspace
+
+KEYS = {"fp8": 1, "fp4": 2}
+"""Format of quantised index keys to the kernels' number."""
 
 
 def compress(
@@ -37,12 +43,19 @@ def compress(
 
     Several launches: the state may only be overwritten when all windows have been read.
     """
+    lists = {
+        "gather_state": gather_state, "gather_flat": gather_flat, "from_flat": from_flat, "positions": positions,
+        "rows": rows, "state_src": state_src, "state_dst": state_dst,
+    }  # fmt: skip
+    if isinstance(pool, IndexFp8Pages | IndexFp4Pages):
+        kind = "fp8" if isinstance(pool, IndexFp8Pages) else "fp4"
+        compress_index_pages(
+            ks, state, ape, norm_weight, frequencies, eps, pages=pool.pages, kind=kind, entries_per_page=pool.per_page,
+            **lists,
+        )  # fmt: skip
+        return
     plain, rope_pool = two_pools(pool)
-    compress_pools(
-        ks, state, ape, norm_weight, frequencies, eps, gather_state=gather_state, gather_flat=gather_flat,
-        from_flat=from_flat, positions=positions, pool=plain, rope_pool=rope_pool, rows=rows, state_src=state_src,
-        state_dst=state_dst,
-    )  # fmt: skip
+    compress_pools(ks, state, ape, norm_weight, frequencies, eps, pool=plain, rope_pool=rope_pool, **lists)
 
 
 def compress_pools(
@@ -64,6 +77,68 @@ def compress_pools(
     state_dst: torch.Tensor,
 ) -> None:
     """As :func:`compress`, with the tensors of the pool: one, or the pair of the fp8 layout."""
+    into = {
+        "pool_ptr": pool, "rope_ptr": pool if rope_pool is None else rope_pool, "pool_stride": pool.stride(0),
+        "rope_stride": 0 if rope_pool is None else rope_pool.stride(0),
+    }  # fmt: skip
+    constants = {"ROPE": 0 if rope_pool is None else rope_pool.shape[1], "KEYS": 0, "PER_PAGE": 1}
+    _compress(
+        ks, state, ape, norm_weight, frequencies, eps, gather_state, gather_flat, from_flat, positions, rows, into,
+        constants,
+    )  # fmt: skip
+    ring_store_pools(ks, state_src, state, None, state_dst)
+
+
+def compress_index_pages(
+    ks: torch.Tensor,
+    state: torch.Tensor,
+    ape: torch.Tensor,
+    norm_weight: torch.Tensor,
+    frequencies: torch.Tensor,
+    eps: float,
+    *,
+    gather_state: torch.Tensor,
+    gather_flat: torch.Tensor,
+    from_flat: torch.Tensor,
+    positions: torch.Tensor,
+    pages: torch.Tensor,
+    kind: str,
+    entries_per_page: int,
+    rows: torch.Tensor,
+    state_src: torch.Tensor,
+    state_dst: torch.Tensor,
+) -> None:
+    """See :func:`dsv4_kernels.compress.compress_index_pages_reference`."""
+    d = norm_weight.shape[0]
+    require(kind in KEYS, f"kind is {kind!r}, expected fp8 or fp4")
+    require(d & (d - 1) == 0 and 32 <= d <= 256, f"keys have {d} values; expected a power of two from 32 to 256")
+    require_dtype("pages", pages, torch.uint8)
+    require_unit_stride("pages", pages)
+    require(pages.stride(0) % 4 == 0, f"pages of {pages.stride(0)} bytes do not align their float32 scales")
+    into = {"pool_ptr": pages, "rope_ptr": pages, "pool_stride": pages.stride(0), "rope_stride": 0}
+    _compress(
+        ks, state, ape, norm_weight, frequencies, eps, gather_state, gather_flat, from_flat, positions, rows, into,
+        {"ROPE": 0, "KEYS": KEYS[kind], "PER_PAGE": entries_per_page},
+    )  # fmt: skip
+    ring_store_pools(ks, state_src, state, None, state_dst)
+
+
+def _compress(
+    ks: torch.Tensor,
+    state: torch.Tensor,
+    ape: torch.Tensor,
+    norm_weight: torch.Tensor,
+    frequencies: torch.Tensor,
+    eps: float,
+    gather_state: torch.Tensor,
+    gather_flat: torch.Tensor,
+    from_flat: torch.Tensor,
+    positions: torch.Tensor,
+    rows: torch.Tensor,
+    into: dict[str, Any],
+    store: dict[str, int],
+) -> None:
+    """The entries: one launch, or two for long windows."""
     entries, window = gather_flat.shape
     ratio, width = ape.shape
     d = norm_weight.shape[0]
@@ -73,13 +148,12 @@ def compress_pools(
     split = chosen["CHANNELS"] > 0
     pooled = workspace("compress.pooled", (max(entries * d if split else 0, 1),), torch.float32, ks.device)
     ends = {
-        "weight_ptr": norm_weight, "frequencies_ptr": frequencies, "positions_ptr": positions, "pool_ptr": pool,
-        "rope_ptr": pool if rope_pool is None else rope_pool, "rows_ptr": rows, "pooled_ptr": pooled, "eps": eps,
-        "pool_stride": pool.stride(0), "rope_stride": 0 if rope_pool is None else rope_pool.stride(0),
+        "weight_ptr": norm_weight, "frequencies_ptr": frequencies, "positions_ptr": positions, "rows_ptr": rows,
+        "pooled_ptr": pooled, "eps": eps, **into,
     }  # fmt: skip
     constants = {
-        "D": d, "BLOCK_D": triton.next_power_of_2(d), "HALF": frequencies.shape[0],
-        "ROPE": 0 if rope_pool is None else rope_pool.shape[1], "PDL": overlaps(ks),
+        "D": d, "BLOCK_D": triton.next_power_of_2(d), "HALF": frequencies.shape[0], "ROOT": float(d**-0.5),
+        "STAGES": d.bit_length() - 1, "PDL": overlaps(ks), **store,
     }  # fmt: skip
     launch(
         _compress_kernel,
@@ -95,7 +169,6 @@ def compress_pools(
     )  # fmt: skip
     if split:
         launch(_compress_finish_kernel, (entries,), ends, constants, FINISH.choose(target_of(ks.device)))
-    ring_store_pools(ks, state_src, state, None, state_dst)
 
 
 def _check(
