@@ -6,7 +6,7 @@ const ARRAYS = { float64: Float64Array, float32: Float32Array, int32: Int32Array
 // Puts the buffers of a message back in place of their {$buffer, dtype} notes (dsv4lab.widgets.wire); arrays stay flat.
 function arrays(value, buffers) {
   if (Array.isArray(value)) return value.map((item) => arrays(item, buffers));
-  if (value === null || typeof value !== "object") return value;
+  if (value === null || typeof value !== "object" || ArrayBuffer.isView(value)) return value;
   if ("$buffer" in value) {
     const view = buffers[value.$buffer];
     return new ARRAYS[value.dtype](view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength));
@@ -128,18 +128,33 @@ function save(name, blob) {
 
 // One question at a time to the kernel; of those asked meanwhile only the last is put. A question that the kernel
 // refuses ("failed") is over as well; whoever listens for that kind of message shows why.
-function asker(model, kind) {
+// `silent(true)` is called when no answer came for some seconds (a busy, restarted or dead kernel), `silent(false)` when one
+// does after all.
+const PATIENCE_MS = 6000;
+
+function asker(model, kind, silent = () => {}) {
   const own = Math.random().toString(36).slice(2); // two views of one widget hear each other's answers
   let waiting = null;
   let next = null;
   let count = 0;
+  let told = false;
   const put = (question, done) => {
-    waiting = { number: `${own}:${(count += 1)}`, done };
-    model.send({ ...question, kind, number: waiting.number });
+    const timer = setTimeout(() => { told = true; silent(true); }, PATIENCE_MS);
+    waiting = { number: `${own}:${(count += 1)}`, done, timer };
+    try {
+      model.send({ ...question, kind, number: waiting.number });
+    } catch { // the channel is closed: there is no kernel behind this view any more
+      clearTimeout(timer);
+      waiting = null;
+      told = true;
+      silent(true);
+    }
   };
   const take = (message, buffers) => {
     if (!waiting || message.number !== waiting.number) return;
-    const { done } = waiting;
+    const { done, timer } = waiting;
+    clearTimeout(timer);
+    if (told) { told = false; silent(false); }
     waiting = null;
     if (next) { const [question, then] = next; next = null; put(question, then); }
     if (message.kind === kind) done(arrays(message, buffers));
@@ -147,11 +162,12 @@ function asker(model, kind) {
   model.on("msg:custom", take);
   return {
     ask: (question, done) => { if (waiting) next = [question, done]; else put(question, done); },
-    end: () => model.off("msg:custom", take),
-    forget: () => { waiting = next = null; },
+    end: () => { clearTimeout(waiting?.timer); model.off("msg:custom", take); },
+    forget: () => { clearTimeout(waiting?.timer); waiting = next = null; },
   };
 }
 
+const SILENCE = "no answer from the kernel: it is busy, or was restarted; then run the cell again";
 const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
 
 // A duration in nanoseconds in the unit that suits it.

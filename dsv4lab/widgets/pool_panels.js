@@ -14,7 +14,7 @@ class PoolPanels {
   constructor(model, root, tip) {
     this.root = root;
     const hook = (text, pick) => ({ tip: (t, x, y) => (t ? tip.show(t, x, y) : tip.hide()), text, pick, palette: () => this.view.palette });
-    this.view = new PoolView(model, { drawPool: () => this.drawPool(), drawRequest: () => this.drawRequest(), changed: () => this.controls() });
+    this.view = new PoolView(model, { drawPool: () => this.drawPool(), drawRequest: () => this.drawRequest(), changed: () => this.controls(), note: (text) => fill(this.note, text) });
     this.rings = new CellMap("rings", hook((i) => this.ringCell(i), (i) => this.pickOwner(this.view.pool.rings.owner[i], null)));
     this.pages = new CellMap("pages", hook((i) => this.pageCell(i), (i) => this.pickPage(i)));
     this.ownRing = new CellMap("ring of the request", hook((i) => this.ownRingText(i), () => { this.view.page = "ring"; this.drawRequest(); }));

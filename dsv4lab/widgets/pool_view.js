@@ -7,10 +7,11 @@ class PoolView {
   constructor(model, hooks) {
     Object.assign(this, { model, hooks, setup: null, at: 0, ratio: 4, color: "owner", request: null, position: 0, page: null, exact: null });
     Object.assign(this, { pool: null, own: null, reads: null, palette: model.get("palettes").light, owners: model.get("owners"), oldest: 1 });
-    this.asks = asker(model, "pool");
-    this.asksOwn = asker(model, "request");
-    this.asksReads = asker(model, "reads");
-    this.asksPoll = asker(model, "poll");
+    const silent = (on) => hooks.note(on ? SILENCE : "");
+    this.asks = asker(model, "pool", silent);
+    this.asksOwn = asker(model, "request", silent);
+    this.asksReads = asker(model, "reads", silent);
+    this.asksPoll = asker(model, "poll", silent);
   }
 
   begin(setup) {

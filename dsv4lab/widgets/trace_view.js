@@ -13,9 +13,10 @@ class TraceView extends TraceSelection {
     Object.assign(this, { selected: null, measure: null, scroll: 0, frame: 0, timer: 0, drawn: 0, hover: null });
     this.options = { color: "category", layout: "stacked", host: true, flows: false, path: false, searching: false };
     this.names = [];
-    this.asks = asker(model, "view");
-    this.asksOverview = asker(model, "view");
-    this.asksTable = asker(model, "table");
+    const silent = (on) => hooks.note(on ? SILENCE : "");
+    this.asks = asker(model, "view", silent);
+    this.asksOverview = asker(model, "view", silent);
+    this.asksTable = asker(model, "table", silent);
     this.palette = model.get("palettes").light;
     listen(this);
   }
