@@ -47,6 +47,7 @@ def pool_snapshot(
         free_pages=allocator.free_page_ids,
         free_slots=allocator.free_slot_ids,
         row_bytes=row_bytes,
+        cached_pages=allocator.cached_page_ids,
     )
 
 

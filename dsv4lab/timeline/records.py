@@ -122,6 +122,7 @@ class PoolSnapshot:
     free_pages: tuple[int, ...]
     free_slots: tuple[int, ...]
     row_bytes: int = 0  # of a KV row as it is stored; 0: head_dim * dtype_bytes
+    cached_pages: tuple[int, ...] = ()  # held by the prefix cache; requests may hold them too, several of them one
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for the wire."""
@@ -153,7 +154,7 @@ class StepRecord:
     """One forward of the engine."""
 
     step: int
-    mode: str  # "prefill" or "decode"
+    mode: str  # "prefill", "decode" or "mixed"
     tokens: int
     requests: int
     start_ns: int

@@ -11,7 +11,18 @@ from dsv4lab.timeline.records import PoolSnapshot, QueryReads
 from dsv4lab.viz import query_reads
 from dsv4lab.viz import theme as themes
 from dsv4lab.viz.axes import plural
-from dsv4lab.viz.pool_cells import CATEGORIES, MOST_RINGS, Cells, colorscale, page_cells, ring_rows, slot_cells
+from dsv4lab.viz.pool_cells import (
+    CACHED,
+    CATEGORIES,
+    MOST_RINGS,
+    SHARED,
+    Cells,
+    colorscale,
+    page_cells,
+    page_owners,
+    ring_rows,
+    slot_cells,
+)
 from dsv4lab.viz.query_reads import EntryGrid
 from dsv4lab.viz.sheet import Heading, Sheet, empty_sheet
 
@@ -64,6 +75,8 @@ def _heading(snapshot: PoolSnapshot, reads: QueryReads | None) -> Heading:
         f"{slots - len(snapshot.free_slots)} of {slots} slots",
         f"{_pool_bytes(snapshot) / 2**20:,.1f} MiB in {len(snapshot.compress_ratios)} layers",
     ]
+    if snapshot.cached_pages:
+        parts.insert(2, f"{plural(len(snapshot.cached_pages), 'page')} kept by the prefix cache")
     if len(snapshot.requests) > MOST_LEGEND:
         parts.append(f"legend shows the first {MOST_LEGEND} requests")
     title = f"KV pool after step {snapshot.step}"
@@ -185,6 +198,9 @@ def _add_entries(sheet: Sheet, entries: EntryGrid, reads: QueryReads) -> None:
 def _add_legend(sheet: Sheet, snapshot: PoolSnapshot, reads: QueryReads | None) -> None:
     shown = snapshot.requests[:MOST_LEGEND]
     items = [(f"req {r.request_id}", themes.owner_color(r.request_id), "square") for r in shown]
+    kinds = set(page_owners(snapshot).tolist())
+    items += [("several requests", themes.SHARED, "square")] if SHARED in kinds else []
+    items += [("prefix cache", themes.CACHED, "square")] if CACHED in kinds else []
     items += [("free", themes.IDLE, "square"), ("reserved", themes.RESERVED, "square")]
     if reads is not None:
         items.append(("read by the query", themes.READ, "circle"))

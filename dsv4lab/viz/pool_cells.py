@@ -12,8 +12,8 @@ from dsv4lab.timeline.records import PoolRequest, PoolSnapshot
 from dsv4lab.viz import theme
 from dsv4lab.viz.downsample import group_size
 
-FREE, RESERVED, STRAY = 0, 1, 2
-FIRST_OWNER = 3
+FREE, RESERVED, STRAY, CACHED, SHARED = range(5)
+FIRST_OWNER = 5
 CATEGORIES = FIRST_OWNER + len(theme.CYCLE)
 MOST_RINGS = 48
 MOST_CELLS = 4096
@@ -50,7 +50,7 @@ def category(request_id: int) -> int:
 def colorscale() -> list[tuple[float, str]]:
     """Plotly colour scale for ``z`` over ``[0, CATEGORIES]``: pale to full within each category."""
     bands = [(theme.FAINT, theme.FAINT), (theme.RESERVED, theme.RESERVED), (theme.fade(theme.GREY, 0.5), theme.GREY)]
-    bands += [(theme.fade(color, 0.22), color) for color in theme.CYCLE]
+    bands += [(theme.fade(color, 0.22), color) for color in (theme.CACHED, theme.SHARED, *theme.CYCLE)]
     stops: list[tuple[float, str]] = []
     for number, (pale, full) in enumerate(bands):
         stops += [(number / CATEGORIES, pale), ((number + 0.99) / CATEGORIES, full)]
@@ -97,23 +97,41 @@ def slot_cells(snapshot: PoolSnapshot) -> Cells:
     return _grid("slot", cat, shade, notes)
 
 
+def page_owners(snapshot: PoolSnapshot) -> NDArray[np.int64]:
+    """Category of each page: free, reserved, one request's, several requests', the prefix cache's alone, or stray."""
+    owners = np.full(snapshot.pages, STRAY)
+    owners[list(snapshot.free_pages)] = FREE
+    for request in snapshot.requests:
+        pages = np.asarray(request.pages, np.int64)
+        owners[pages] = np.where(owners[pages] == STRAY, category(request.request_id), SHARED)
+    cached = np.asarray(snapshot.cached_pages, np.int64)
+    owners[cached] = np.where(owners[cached] == STRAY, CACHED, owners[cached])
+    owners[0] = RESERVED
+    return owners
+
+
 def page_cells(snapshot: PoolSnapshot) -> Cells:
-    """One cell per page (or group of pages), shaded by how full it is."""
-    cat, shade = np.full(snapshot.pages, STRAY), np.full(snapshot.pages, _FULL)
-    free = list(snapshot.free_pages)
-    cat[free], shade[free] = FREE, 0.0
+    """One cell per page (or group of pages), shaded by how full it is; a note names all owners of a page."""
+    cat, shade = page_owners(snapshot), np.full(snapshot.pages, _FULL)
+    shade[list(snapshot.free_pages)] = 0.0
     detail = group_size(snapshot.pages, MOST_CELLS) == 1
-    notes = dict.fromkeys(free, "free") if detail else {}
+    notes = dict.fromkeys(snapshot.free_pages, "free") if detail else {}
     for request in snapshot.requests:
         if request.pages:
             filled = np.clip(request.tokens - np.arange(len(request.pages)) * snapshot.page_size, 0, snapshot.page_size)
-            pages = np.asarray(request.pages)
-            cat[pages], shade[pages] = category(request.request_id), _FULL * filled / snapshot.page_size
+            shade[np.asarray(request.pages)] = _FULL * filled / snapshot.page_size
             if detail:
-                notes |= _page_notes(snapshot, request, filled)
-    cat[0], shade[0] = RESERVED, 0.0
-    notes[0] = "reserved: padding and masked writes land here"
+                _add_notes(notes, _page_notes(snapshot, request, filled))
+    shade[list(snapshot.cached_pages)] = _FULL
+    if detail:
+        _add_notes(notes, dict.fromkeys(snapshot.cached_pages, "kept by the prefix cache"))
+    shade[0], notes[0] = 0.0, "reserved: padding and masked writes land here"
     return _grid("page", cat, shade, notes)
+
+
+def _add_notes(notes: dict[int, str], more: dict[int, str]) -> None:
+    for page, note in more.items():
+        notes[page] = f"{notes[page]}<br>{note}" if page in notes else note
 
 
 def _page_notes(snapshot: PoolSnapshot, request: PoolRequest, filled: NDArray[np.int64]) -> dict[int, str]:

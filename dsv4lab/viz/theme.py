@@ -34,6 +34,8 @@ GRID: Final = "rgba(140,146,155,0.25)"
 FAINT: Final = "rgba(140,146,155,0.12)"
 RESERVED: Final = "rgba(140,146,155,0.60)"
 READ: Final = "#e4007c"
+CACHED: Final = "#b49a72"
+SHARED: Final = "#8a6336"
 
 STREAM_COLORS: Final = {"main": BLUE, "side0": ORANGE, "side1": GREEN, "side2": PINK, "side3": VIOLET}
 KIND_COLORS: Final = {

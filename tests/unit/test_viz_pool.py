@@ -76,6 +76,33 @@ def test_pages_nobody_owns_stand_out() -> None:
     assert "owner unknown" in cells.hover.ravel()[lost]
 
 
+def test_pages_of_several_requests_and_of_the_prefix_cache_name_all_their_owners() -> None:
+    pool = PoolSnapshot(
+        3, 4, 16, 16, 8, 256, 8, 4, RATIOS,
+        (PoolRequest(7, 1, 600, (1, 2, 3)), PoolRequest(8, 2, 300, (1, 4))), (6, 7), (3,), cached_pages=(1, 2, 5),
+    )  # fmt: skip
+    cells = pool_cells.page_cells(pool)
+    kinds = pool_cells.page_owners(pool)
+    assert kinds.tolist()[:6] == [
+        pool_cells.RESERVED,
+        pool_cells.SHARED,
+        pool_cells.category(7),
+        pool_cells.category(7),
+        pool_cells.category(8),
+        pool_cells.CACHED,
+    ]
+    hover = cells.hover.ravel()
+    assert all(words in hover[1] for words in ("request 7, its page 0", "request 8, its page 0", "prefix cache"))
+    assert "request 7, its page 1" in hover[2]
+    assert "kept by the prefix cache" in hover[2]
+    assert hover[5] == "page 5<br>kept by the prefix cache"
+    fig = page_layout_figure(pool)
+    assert {"several requests", "prefix cache"} <= {trace.name for trace in fig.data}
+    assert "5 of 7 pages in use" in fig.layout.title.text
+    assert "3 pages kept by the prefix cache" in fig.layout.title.text
+    assert PoolSnapshot.from_json(pool.to_json()) == pool
+
+
 def test_large_pools_are_aggregated() -> None:
     pool = PoolSnapshot(
         1, 1025, 133, 128, 200_000, 256, 512, 2, (0, 4, 128) * 20,
