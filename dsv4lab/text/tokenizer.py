@@ -28,7 +28,7 @@ class TextTokenizer:
     def __init__(self, data: Mapping[str, Any], config: Mapping[str, Any], source: str) -> None:
         self.source = source
         self._whole = _make(data, source)
-        self._plain = _make(_without_special(data), source)
+        self._plain = _plain(self._whole, data, source)
         if not _is_byte_level(data.get("decoder")):
             raise CheckpointError(f"{source}: its decoder is not byte-level BPE's, which is the one that is read here")
         vocabulary: dict[str, int] = self._whole.get_vocab(with_added_tokens=True)
@@ -39,7 +39,7 @@ class TextTokenizer:
                     f"{vocabulary.get(entry['content'])}: ids must be without gaps"
                 )
         self._ids = vocabulary
-        self._bytes = {number: token_bytes(token) for token, number in vocabulary.items()}
+        self._bytes: dict[int, bytes] = {}  # of the tokens that were asked for
         named = {name: _named(config, name) for name in ("bos_token", "eos_token", "pad_token")}
         self.bos_id = vocabulary.get(named["bos_token"] or BOS)
         self.eos_id = vocabulary.get(named["eos_token"] or EOS)
@@ -86,7 +86,11 @@ class TextTokenizer:
 
     def bytes_of(self, token: int) -> bytes:
         """What a token adds to the text; nothing for ids past the vocabulary."""
-        return self._bytes.get(token, b"")
+        found = self._bytes.get(token)
+        if found is None:
+            name = self._whole.id_to_token(token)
+            found = self._bytes[token] = b"" if name is None else token_bytes(name)
+        return found
 
     def decode(self, tokens: Iterable[int], *, special: bool = True) -> str:
         """The text of tokens; without those that are special, unless ``special``. Broken UTF-8 becomes U+FFFD."""
@@ -126,11 +130,25 @@ def _make(data: Mapping[str, Any], source: str) -> Tokenizer:
         raise CheckpointError(f"{source}: not a tokenizer that can be read: {error}") from None
 
 
-def _without_special(data: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(whole: Tokenizer, data: Mapping[str, Any], source: str) -> Tokenizer:
     """The same tokenizer without added tokens, so that no text becomes one."""
+    from tokenizers import Tokenizer
+
+    if getattr(whole.model, "ignore_merges", False):  # then a whole word of the vocabulary is a token, special or not
+        return _make(_without_special(data), source)
+    plain = Tokenizer(whole.model)
+    if whole.normalizer is not None:
+        plain.normalizer = whole.normalizer
+    if whole.pre_tokenizer is not None:
+        plain.pre_tokenizer = whole.pre_tokenizer
+    return plain
+
+
+def _without_special(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The data without added tokens, in the model's vocabulary neither."""
     model = data.get("model")
     if not isinstance(model, Mapping) or not isinstance(model.get("vocab"), Mapping):
-        return dict(data)  # _make has refused it, or the decoder's check will
+        return dict(data)
     hidden = {entry["content"] for entry in _added(data) if entry.get("special")} | set(SPECIAL)
     vocabulary = {token: number for token, number in model["vocab"].items() if token not in hidden}
     return {**data, "added_tokens": [], "post_processor": None, "model": {**model, "vocab": vocabulary}}
