@@ -20,6 +20,7 @@ _SECTION = re.compile(
     rb"host_functions|[a-z_]+_filenames|pc_sample_\w+|kernel_dispatch|memory_copy|memory_allocation|scratch_memory|"
     rb'[a-z]+_api|counter_collection)"\s*:\s*(?=[\[{])'
 )
+_HEAD = 64
 _CLOSE = re.compile(rb"\}\s*\]")
 _ENDS = re.compile(rb"\}\s*\]\s*\}\s*$")
 _RECORD = (re.compile(rb'\{\s*"size"\s*:\s*\d+\s*,\s*"kind"\s*:'), Record)
@@ -41,13 +42,14 @@ def salvage_tools(text: bytes, report: LoadReport) -> list[Tool]:
     report.truncated |= _ENDS.search(text, max(0, len(text) - 64)) is None
     starts = [m.start() for m in _PROCESS.finditer(text)] or [0]
     bounds = list(zip(starts, [*starts[1:], len(text)], strict=True))
-    tools = [_tool(text[a:b], report, final=report.truncated and b == len(text)) for a, b in bounds]
+    tools = [_tool(text, a, b, report) for a, b in bounds]
     if not report.repairs and not report.lost_events and not report.truncated:
         report.repairs["damage between records"] += 1
     return tools
 
 
-def _tool(text: bytes, report: LoadReport, *, final: bool) -> Tool:
+def _tool(text: bytes, begin: int, end: int, report: LoadReport) -> Tool:
+    """One process, between ``begin`` and ``end``."""
     tool = Tool()
     lists: dict[str, list[Any]] = {
         "agents": tool.agents,
@@ -56,13 +58,14 @@ def _tool(text: bytes, report: LoadReport, *, final: bool) -> Tool:
         "texts": tool.strings.marker_api,
         **{name: getattr(tool.buffer_records, name) for name in tool.buffer_records.__struct_fields__},
     }
-    found = list(_SECTION.finditer(text))
-    for at, section in enumerate(found):
-        last = at + 1 == len(found)
-        body = text[section.end() : len(text) if last else found[at + 1].start()]
-        name = _list_of(section[1].decode(), body)
+    found = [(m[1].decode(), m.start(), m.end()) for m in _SECTION.finditer(text, begin, end)]
+    stops = [*(start for _, start, _ in found[1:]), end]
+    for (section, _, opens), stop in zip(found, stops, strict=True):
+        name = _list_of(section, text[opens : opens + _HEAD])
         if name in lists:
-            lists[name] += _elements(body, *_SHAPES[name], report, final=final and last)
+            lists[name] += _elements(
+                text[opens:stop], *_SHAPES[name], report, final=report.truncated and stop == len(text)
+            )
     return tool
 
 
