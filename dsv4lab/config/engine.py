@@ -97,7 +97,7 @@ class EngineConfig:
     """Parts that the experts are dealt into; the ranks of a part share each of its experts. It divides all ranks."""
     shared_expert_fusion: bool = False
     """Run the shared expert as one more routed expert of weight 1."""
-    collective_timeout_s: int = 120
+    collective_timeout_s: int = 90
     """Seconds that a rank waits for the others in a collective, or while they start, before the run ends."""
 
     def __post_init__(self) -> None:

@@ -32,7 +32,7 @@ from dsv4lab.parallel.layout import Layout
 OnDeath = Callable[[LabError, bool], None]
 """Called with the error that ends the run, and whether it may be the effect of an end elsewhere."""
 
-_SETTLE_S = 1.0  # an end makes others fail: this long is waited for the one that came first
+_SETTLE_S = 10.0  # an end makes others miss it: so long is waited for the one that came first
 _EXIT_S = 5.0
 _STOP_S = 10.0
 _KEPT_TIMES = 64

@@ -5,14 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from dsv4lab.checkpoint.source import stored_weights
+from dsv4lab.checkpoint.synth import write_synthetic
 from dsv4lab.checkpoint.synthetic import random_weights
 from dsv4lab.config.engine import EngineConfig
+from dsv4lab.config.from_json import load_model_config
 from dsv4lab.config.model import ModelConfig
 from dsv4lab.config.presets import preset
 from dsv4lab.engine.runner import Runner
@@ -278,3 +282,53 @@ def test_backends_by_device() -> None:
 
         with pytest.raises(UnavailableError, match="several ranks on cuda take the nccl backend"):
             backend_of("cuda")
+
+
+def test_ranks_keep_quantised_weights_as_stored(tmp_path: Path) -> None:
+    """Shapes whose halves keep to blocks of scales; a rank has the codes of one process, and so its numbers."""
+    model = replace(
+        TINY, name="blocks", hidden_size=128, o_lora_rank=128, moe_intermediate_size=256, n_routed_experts=4,
+        compress_ratios=(0, 4), num_hash_layers=1, dspark=None, mtp_layers=0,
+    )  # fmt: skip
+    write_synthetic(tmp_path, model, weights="fp4")
+    read = load_model_config(tmp_path)
+
+    def answer(parallel: Parallel) -> Answer:
+        at = parallel.layout
+        config = EngineConfig(
+            str(tmp_path), streams="serial", max_running_requests=2, max_total_tokens=512, chunked_prefill_size=64,
+            weights="stored", tp_size=at.tp_size, ep_size=at.ep_size,
+        )  # fmt: skip
+        sharding = None if parallel is ALONE else Sharding(at, read)
+        tensors = stored_weights(str(tmp_path), read, 0, torch.float32, None, sharding)
+        return generate(Runner(read, tensors, config, (), parallel))
+
+    expected = answer(ALONE)
+    for layout in (Layout(2), Layout(2, 1, 2)):
+        first, second = as_ranks(layout, answer)
+        assert torch.equal(first.logits, second.logits)
+        assert close_to(first, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", [Layout(8), Layout(8, 1, 8), Layout(1, 8, 8), Layout(2, 4, 2)], ids=str)
+def test_eight_ranks(layout: Layout) -> None:
+    wide = replace(
+        TINY, name="wide", num_attention_heads=8, o_groups=8, moe_intermediate_size=64, compress_ratios=(0, 4, 128)
+    )
+    expected = generate(runner_of(ALONE, model=wide))
+
+    def work(parallel: Parallel) -> Answer | None:
+        runner = runner_of(parallel, model=wide)
+        if parallel.layout.dp_rank == 0:
+            answer = generate(runner)
+            runner.idle_forward()
+            return answer
+        while runner.idle_forward() is not None:
+            pass
+        return None
+
+    answers = [answer for answer in as_ranks(layout, work, timeout_s=300.0) if answer is not None]
+    assert len(answers) == layout.tp_size
+    assert all(torch.equal(answer.logits, answers[0].logits) for answer in answers)
+    assert close_to(answers[0], expected)

@@ -185,6 +185,20 @@ def test_two_groups(ep_size: int, alone: Alone) -> None:
 
 
 @pytest.mark.slow
+def test_a_rank_that_hangs_is_missed_after_a_while(gone: Callable[[int], bool]) -> None:
+    with lab.open("tiny", tp_size=2, collective_timeout_s=10) as client:
+        ranks = others(client)
+        handle = client.submit([5], max_new_tokens=5000)
+        next(iter(handle))
+        os.kill(ranks[0], signal.SIGSTOP)
+        with pytest.raises(
+            RankDiedError, match=r"^rank 0 of 2 failed: CollectiveError: all_gather of tp0: .*[Tt]imed out"
+        ):
+            handle.result(WAIT_S)
+        assert gone(ranks[0]), "it is ended although it does not listen"
+
+
+@pytest.mark.slow
 def test_ranks_end_with_their_client(gone: Callable[[int], bool]) -> None:
     code = """
 import os, signal
