@@ -11,12 +11,13 @@ import html
 import re
 import zlib
 from functools import cache
-from typing import Any, Final
-
-import plotly.graph_objects as go
+from typing import TYPE_CHECKING, Any, Final
 
 from dsv4lab.errors import UsageError
 from dsv4lab.timeline.timeline import Kind
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 BLUE: Final = "#2f83c5"
 ORANGE: Final = "#e69f00"
@@ -152,6 +153,8 @@ def raised_color(theme: str) -> str:
 @cache
 def template(theme: str) -> go.layout.Template:
     """The plotly template of ``theme``, ``light`` or ``dark``."""
+    import plotly.graph_objects as go  # not with the colours: explorers draw without it
+
     check_theme(theme)
     axis = _axis(theme)
     layout: dict[str, Any] = {

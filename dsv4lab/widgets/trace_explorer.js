@@ -12,6 +12,7 @@ export default {
       table: (answer, measured) => { panels.showTable(answer, measured); root.dataset.table = `${Math.round(answer.start)}:${Math.round(answer.end)}`; },
       selected: (answer) => { panels.showFacts(answer); root.dataset.row = answer ? String(answer.row) : ""; },
       drawn: (count, data) => { root.dataset.drawn = String(count); root.dataset.shows = `${Math.round(data.start)}:${Math.round(data.end)}`; },
+      pictured: () => { root.dataset.pictured = "true"; },
       moved: (window) => { root.dataset.window = `${Math.round(window.start)}:${Math.round(window.end)}`; },
       note: (text) => fill(panels.note, text),
       tip: (text, x, y) => (text ? tip.show(text, x, y) : tip.hide()),

@@ -171,6 +171,7 @@ class TraceView extends TraceSelection {
       const ratio = this.canvas.width / this.width;
       context.setTransform(ratio, 0, 0, ratio, 0, 0);
       this.paint(new CanvasPen(context));
+      if (this.overview) this.hooks.pictured();
       if (this.fresh) { this.fresh = false; this.drawn += 1; this.hooks.drawn(this.drawn, this.data); }
     });
   }

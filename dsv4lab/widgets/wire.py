@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dsv4lab.viz.sheet import Sheet
+if TYPE_CHECKING:
+    from dsv4lab.viz.sheet import Sheet
 
 Json = dict[str, Any]
 _KEPT = ("float64", "float32", "int32", "uint8")
