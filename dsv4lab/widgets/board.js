@@ -66,6 +66,7 @@ class Picture {
   constructor(name, wide, held) {
     this.el = document.createElement("div");
     this.el.className = wide ? "dsv4-cell dsv4-wide" : "dsv4-cell";
+    this.el.dataset.cell = name;
     this.plot = this.el.appendChild(document.createElement("div"));
     this.plot.className = "dsv4-plot";
     this.badge = this.el.appendChild(document.createElement("span"));

@@ -146,9 +146,12 @@ class NotebookPage:
         self.page.wait_for_selector(f"body[data-jp-theme-light='{'false' if dark else 'true'}']", state="attached")
 
 
-def plot(view: Locator, title: str) -> Locator:
-    """The plotly picture with ``title`` in its heading."""
-    return view.locator(".js-plotly-plot").filter(has=view.page.locator(".gtitle", has_text=title))
+def picture(view: Locator, cell: str, text: str) -> Locator:
+    """The picture in the board's ``cell``, scrolled to and with ``text`` in it: those out of sight are not drawn."""
+    found = view.locator(f"[data-cell='{cell}']")
+    found.scroll_into_view_if_needed()
+    wait_for_text(found, text)
+    return found
 
 
 def wait_for_text(locator: Locator, text: str) -> None:
