@@ -15,7 +15,7 @@ from dsv4lab.cli.main import COMMANDS, main
 from dsv4lab.config.presets import preset
 
 SMALL = "--prompt-tokens 5 --max-new-tokens 3"
-OF_FILES = {"load_report", "ranks", "steps", "occupancy", "exposure", "fork"}
+OF_FILES = {"load_report", "ranks", "steps", "occupancy", "exposure", "fork", "graphs", "launches"}
 NESTED = {"streams", "queues", "rows", "devices"}
 
 
