@@ -15,12 +15,12 @@ from dsv4lab.cli.base import Command
 from dsv4lab.cli.output import console, emit_json, table
 from dsv4lab.config.engine import THREE_POOL
 from dsv4lab.config.resolve import DeviceFacts, DeviceKind, ResolvedSettings, resolve
+from dsv4lab.engine.devices import find_devices
 from dsv4lab.env import VARIABLES, EnvSettings, read_env
 from dsv4lab.units import bytes_text
 
 REQUIRED = ("numpy", "msgspec", "rich", "torch", "safetensors", "tokenizers", "plotly")
 OPTIONAL = ("triton", "amd-aiter", "transformers", "jupyterlab", "ipywidgets", "tensorboard", "torch-tb-profiler")
-BLACKWELL = 10  # compute capability from which the overlap gate is wider
 
 _READ_ON = {
     "gpu_max_hw_queues": (DeviceKind.CPU, DeviceKind.HIP),
@@ -77,23 +77,6 @@ class DoctorCommand(Command):
         else:
             _show(findings)
         return 0
-
-
-def find_devices() -> tuple[list[dict[str, Any]], list[str]]:
-    """The devices: ``kind``, ``name``, ``memory_bytes``, ``blackwell`` each; and what kept us from asking for GPUs."""
-    cpu = {"kind": "cpu", "name": host.cpu_name(), "memory_bytes": host.memory_bytes(), "blackwell": False}
-    try:
-        import torch
-    except (ImportError, OSError) as error:  # OSError: a library that torch links to is missing
-        return [cpu], [f"torch cannot be imported: {' '.join(str(error).split())}"]
-    gpus = []
-    for at in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-        facts = torch.cuda.get_device_properties(at)
-        kind = DeviceKind.HIP if torch.version.hip else DeviceKind.CUDA
-        blackwell = kind is DeviceKind.CUDA and facts.major >= BLACKWELL
-        memory = facts.total_memory
-        gpus.append({"kind": kind.value, "name": facts.name, "memory_bytes": memory, "blackwell": blackwell})
-    return [cpu, *gpus], []
 
 
 def find_backends() -> list[str]:
