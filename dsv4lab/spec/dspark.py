@@ -92,7 +92,10 @@ class DsparkDrafter:
     def _block_logits(self, anchors: Sequence[Anchor]) -> torch.Tensor:
         """float32 ``[anchors, block_size, vocab]``."""
         size, noise = self._dspark.block_size, self._dspark.noise_token_id
-        items = [BatchItem(a.slot, a.pages, a.position, (a.token, *[noise] * (size - 1))) for a in anchors]
+        # A block may reach further than the drafts asked for, past the pages; only rings are read.
+        items = [
+            BatchItem(a.slot, (*a.pages, a.pages[-1]), a.position, (a.token, *[noise] * (size - 1))) for a in anchors
+        ]
         with torch.inference_mode():
             meta = build_block_metadata(self._geometry, items)
             shape = Shape("prefill", meta.T, meta.T)

@@ -35,12 +35,12 @@ SELECTING = PRESETS["tiny"]
 MODEL = replace(SELECTING, index_topk=256)  # takes every entry: a near tie in a selection is a jump of the logits
 GREEDY, HOT = SamplingParams(), SamplingParams(temperature=0.8, top_k=40, seed=5)
 TOLERANCE = 1e-5
-RUNNERS: dict[tuple[int, str, int], ModelRunner] = {}
+RUNNERS: dict[tuple[int, str, int, int], ModelRunner] = {}
 
 
 def runner_of(config: EngineConfig, model: ModelConfig) -> ModelRunner:
     """Runners are reused: every slot and page of theirs is free, and poisoned, between two tests."""
-    key = (config.max_total_tokens, config.speculative, model.index_topk)
+    key = (config.max_total_tokens, config.speculative, config.draft_tokens or 0, model.index_topk)
     if key not in RUNNERS:
         with mock.patch.object(factory, "model_config", return_value=model):
             RUNNERS[key], _ = factory.make_runner(replace(config, chunked_prefill_size=512), lambda _: None)
@@ -234,3 +234,11 @@ test_any_mix_gives_everybody_what_they_get_alone = settings(max_examples=5, phas
 test_many_mixes_give_everybody_what_they_get_alone = pytest.mark.slow(
     pytest.mark.timeout(3600)(settings(max_examples=60, phases=NO_SHRINKING)(mixes(everybody_gets_what_they_get_alone)))
 )
+
+
+def test_a_draft_block_may_reach_past_the_pages_of_its_request() -> None:
+    """Two drafts of a block of six: pages are there for the drafts, and the block's end lies behind them."""
+    spec = request(1, 0, 240, 30)
+    engine = Recorded(speculative="dspark", draft_tokens=2).play([spec], [0])
+    assert engine.ends[1].reason is FinishReason.LENGTH, engine.ends[1].text
+    assert engine.tokens[1] == alone(spec)[0]
