@@ -71,7 +71,7 @@ def _require_jupyterlab() -> None:
 
 
 def _notebook(asked: Path | None, *, dry_run: bool) -> Path:
-    """The notebook to open; a tour that came in a wheel is copied here first, so that it can be edited."""
+    """The notebook to open; those that came in a wheel are copied here first, so that they can be edited."""
     if asked is not None:
         if not asked.is_file():
             raise UsageError(f"notebook {asked}: no such file")
@@ -80,11 +80,18 @@ def _notebook(asked: Path | None, *, dry_run: bool) -> Path:
         return _CHECKOUT / TOUR
     if not (_BUNDLED / TOUR).is_file():
         raise UnavailableError(f"{TOUR} is neither in {_CHECKOUT} nor in {_BUNDLED}: name a notebook to open")
-    mine = Path.cwd() / "notebooks" / TOUR
-    if not mine.exists() and not dry_run:
-        mine.parent.mkdir(exist_ok=True)
-        shutil.copyfile(_BUNDLED / TOUR, mine)
-    return mine
+    folder = Path.cwd() / "notebooks"
+    if not dry_run:
+        _copy_missing(folder)
+    return folder / TOUR
+
+
+def _copy_missing(folder: Path) -> None:
+    """The wheel's notebooks, but for those that are in ``folder`` already and may have been edited."""
+    folder.mkdir(exist_ok=True)
+    for bundled in sorted(_BUNDLED.glob("*.ipynb")):
+        if not (folder / bundled.name).exists():
+            shutil.copyfile(bundled, folder / bundled.name)
 
 
 def _jupyter(notebook: Path, port: int | None, no_browser: bool) -> list[str]:

@@ -188,7 +188,8 @@ def test_lab_copies_the_tour_that_came_in_a_wheel(
 ) -> None:
     bundled = tmp_path / "site-packages"
     bundled.mkdir()
-    (bundled / "00_tour.ipynb").write_text("{}", encoding="utf-8")
+    for name in ("00_tour.ipynb", "10_page_layout.ipynb"):
+        (bundled / name).write_text("{}", encoding="utf-8")
     monkeypatch.setattr("dsv4lab.cli.lab._CHECKOUT", tmp_path / "none")
     monkeypatch.setattr("dsv4lab.cli.lab._BUNDLED", bundled)
     monkeypatch.setattr("dsv4lab.cli.lab._serve", lambda command: 0)
@@ -196,6 +197,7 @@ def test_lab_copies_the_tour_that_came_in_a_wheel(
     assert main(["lab", "--json"]) == 0
     mine = tmp_path / "notebooks" / "00_tour.ipynb"
     assert json.loads(capsys.readouterr().out)["notebook"] == str(mine)
+    assert (tmp_path / "notebooks" / "10_page_layout.ipynb").is_file()
     mine.write_text("edited", encoding="utf-8")
     assert main(["lab"]) == 0
     assert mine.read_text(encoding="utf-8") == "edited"
