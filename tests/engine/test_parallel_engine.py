@@ -132,7 +132,8 @@ def _profile_has_both_ranks(client: EngineClient) -> None:
 def test_two_ranks_with_a_drafter(alone: Alone, gone: Callable[[int], bool]) -> None:
     expected = [alone(prompt, 3 * NEW) for prompt in PROMPTS]
     hot = lab.SamplingParams(temperature=1.0, top_k=20, seed=3)
-    with lab.open("tiny", tp_size=2, speculative="mtp", draft_tokens=2, chunked_prefill_size=64) as client:
+    fields: dict[str, Any] = {"speculative": "mtp", "draft_tokens": 2, "enable_mixed_chunk": True}
+    with lab.open("tiny", tp_size=2, chunked_prefill_size=64, **fields) as client:
         assert client.generate(PROMPTS, max_new_tokens=3 * NEW).tokens == expected
         sampled = client.generate(PROMPTS, max_new_tokens=NEW, sampling=hot).tokens
         assert client.generate(PROMPTS, max_new_tokens=NEW, sampling=hot).tokens == sampled
