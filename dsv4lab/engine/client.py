@@ -21,7 +21,7 @@ from dsv4lab.engine.profiling import own_load_profile, record
 from dsv4lab.engine.prompts import positive, synthetic, whole
 from dsv4lab.engine.request import SamplingParams
 from dsv4lab.engine.results import GenerateResult, Profile
-from dsv4lab.engine.scheduler import Mode
+from dsv4lab.engine.step import Mode
 from dsv4lab.engine.settings import changed_by
 from dsv4lab.engine.texts import given_prompt, given_prompts, per_prompt
 from dsv4lab.errors import EngineError, UsageError
