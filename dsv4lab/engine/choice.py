@@ -11,7 +11,7 @@ from dsv4lab.engine.fingerprints import Fingerprints
 from dsv4lab.engine.logprobs import LogprobLog, TokenLogprobs
 from dsv4lab.engine.penalties import TokenHistory
 from dsv4lab.engine.sampler import likeliest, sample
-from dsv4lab.engine.scheduler import Chunk
+from dsv4lab.engine.step import Chunk
 
 Rows = NDArray[np.float32]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dsv4lab.engine.scheduler import Chunk
+from dsv4lab.engine.step import Chunk
 
 
 def fingerprint(row: NDArray[np.float32]) -> int:

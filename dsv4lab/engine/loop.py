@@ -13,8 +13,9 @@ from dsv4lab.engine.choice import Chooser
 from dsv4lab.engine.messages import Failed, Finished, Progress, failure
 from dsv4lab.engine.protocol import ForwardResult, ModelRunner
 from dsv4lab.engine.request import FinishReason, Limits, RequestSpec
-from dsv4lab.engine.scheduler import Chunk, Outcome, Scheduler, Step
+from dsv4lab.engine.scheduler import Scheduler
 from dsv4lab.engine.speculation import DraftRequest, Speculator
+from dsv4lab.engine.step import Chunk, Outcome, Step
 from dsv4lab.errors import EngineError, RequestError
 from dsv4lab.kv.metadata import BatchItem
 

@@ -14,7 +14,7 @@ from dsv4lab.config.model import ModelConfig
 from dsv4lab.engine.logprobs import TokenLogprobs
 from dsv4lab.engine.payloads import WireTimeline
 from dsv4lab.engine.request import FinishReason, Limits, RequestSpec
-from dsv4lab.engine.scheduler import Mode
+from dsv4lab.engine.step import Mode
 from dsv4lab.errors import EngineError, LabError
 from dsv4lab.timeline.program import StreamProgram
 from dsv4lab.timeline.records import Manifest, PoolSnapshot, QueryReads, StepRecord

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from dsv4lab.engine.messages import Failed, GetReads, Message, Reads
 from dsv4lab.engine.protocol import ForwardResult, ModelRunner
-from dsv4lab.engine.scheduler import Scheduler, Step
+from dsv4lab.engine.scheduler import Scheduler
+from dsv4lab.engine.step import Step
 from dsv4lab.errors import PoolError, RequestError
 from dsv4lab.kv.snapshot import query_reads
 

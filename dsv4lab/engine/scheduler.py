@@ -16,13 +16,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dsv4lab.engine.request import FinishReason, RequestSpec
-from dsv4lab.engine.step import Chunk, Mode, Outcome, Running, Step, StepMode, Waiting
+from dsv4lab.engine.step import Chunk, Outcome, Running, Step, StepMode, Waiting
 from dsv4lab.errors import EngineError
 from dsv4lab.kv.allocator import Allocator, Freed
 from dsv4lab.kv.geometry import ceil_div
 from dsv4lab.kv.prefix_cache import Hit, PrefixCache
-
-__all__ = ["Chunk", "Mode", "Outcome", "Running", "Scheduler", "Step"]
 
 WATERMARK_SHARE = 100  # of this many pages one stays free when a request is admitted beside others, at least one
 

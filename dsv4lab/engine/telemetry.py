@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from dsv4lab.engine.messages import Record, Recorded, Steps
 from dsv4lab.engine.payloads import pack_timeline
 from dsv4lab.engine.protocol import ForwardResult
-from dsv4lab.engine.scheduler import Scheduler, Step
+from dsv4lab.engine.scheduler import Scheduler
+from dsv4lab.engine.step import Step
 from dsv4lab.errors import EngineError
 from dsv4lab.overlap.run_record import timeline_of
 from dsv4lab.timeline.intervals import EMPTY, covered, merge

@@ -17,11 +17,13 @@ from dsv4lab.config.presets import PRESETS
 from dsv4lab.engine import messages as m
 from dsv4lab.engine.fingerprints import fingerprint
 from dsv4lab.engine.payloads import unpack_timeline
+from dsv4lab.engine.reads import ReadsDesk
 from dsv4lab.engine.request import FinishReason, RequestSpec, SamplingParams
 from dsv4lab.engine.service import Service
+from dsv4lab.engine.step import Step
 from dsv4lab.engine.telemetry import LIVE_PERIOD_NS
 from dsv4lab.overlap.plan import PRESETS as PLANS
-from tests.engine.fake_runner import RAISE, REFUSE, FakeRunner
+from tests.engine.fake_runner import RAISE, REFUSE, FakeResult, FakeRunner
 
 HOT = SamplingParams(temperature=1.0, top_k=50, top_p=0.95, seed=1)
 
@@ -337,3 +339,21 @@ def test_a_fingerprint_sees_the_last_bit() -> None:
     assert fingerprint(row) == fingerprint(row.copy())
     assert fingerprint(row) != fingerprint(other)
     assert fingerprint(np.repeat(row, 2)[::2]) == fingerprint(row)
+
+
+def test_with_drafts_the_row_of_a_request_is_that_of_its_last_known_token() -> None:
+    """A verify step of two requests, three rows each: the second one's last token is row 3."""
+    bench = Bench()
+    bench.submit(spec(1, prompt(1, 30)), spec(2, prompt(2, 30)))
+    bench.service.step()
+    scheduler, runner = bench.service._scheduler, bench.runner
+    sent: list[m.Message] = []
+    desk = ReadsDesk(runner, scheduler, sent.append)
+    desk.ask(m.GetReads(9, 2, None, 1))
+    step = Step(7, "decode", tuple(r.decode_chunk(drafts=2) for r in scheduler.running), ())
+    selection = np.full((6, 4), -1, np.int32)
+    selection[3, :2] = (5, 1)
+    desk.on_step(step, FakeResult(np.zeros((6, 1), np.float32), runner._record("decode", 6, 0), selection), 0, 1)
+    (reads,) = [message.reads for message in sent if isinstance(message, m.Reads)]
+    assert (reads.request_id, reads.position, len(reads.compressed_rows)) == (2, 30, 2)
+    bench.run()

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from dsv4lab.engine.request import FinishReason, RequestSpec, SamplingParams
-from dsv4lab.engine.scheduler import Outcome, Scheduler, Step
+from dsv4lab.engine.scheduler import Scheduler
+from dsv4lab.engine.step import Outcome, Step
 from dsv4lab.errors import EngineError
 from dsv4lab.kv.allocator import Allocator
 from dsv4lab.kv.geometry import Geometry

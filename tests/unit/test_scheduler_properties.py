@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsv4lab.engine.request import FinishReason, RequestSpec, SamplingParams
-from dsv4lab.engine.scheduler import Outcome, Scheduler, Step
+from dsv4lab.engine.scheduler import Scheduler
+from dsv4lab.engine.step import Outcome, Step
 from dsv4lab.kv.allocator import Allocator
 from dsv4lab.kv.geometry import Geometry
 from dsv4lab.kv.prefix_cache import PrefixCache
