@@ -22,6 +22,7 @@ VARIABLES: Mapping[str, str] = {
 }
 """Field of :class:`EnvSettings` to the variable that it comes from."""
 
+_NCCL_INTERFACE = "NCCL_SOCKET_IFNAME"
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
 
@@ -89,6 +90,12 @@ def read_launch(environ: Mapping[str, str] | None = None) -> Launch | None:
     return Launch(
         numbers["RANK"], numbers["WORLD_SIZE"], address, numbers["MASTER_PORT"], source["TORCHELASTIC_RUN_ID"]
     )
+
+
+def rank_environ(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What keeps NCCL's own connections on the loopback interface, where the user has not chosen another."""
+    source = os.environ if environ is None else environ
+    return {} if _NCCL_INTERFACE in source else {_NCCL_INTERFACE: "lo"}
 
 
 def child_environ(changes: Mapping[str, str | None]) -> dict[str, str]:

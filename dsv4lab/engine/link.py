@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from dsv4lab.config.engine import EngineConfig
 from dsv4lab.engine.messages import Answer, Call, Message, Progress, Ready, Reply, Steps
 from dsv4lab.engine.session import Session
-from dsv4lab.env import VARIABLES
+from dsv4lab.env import VARIABLES, rank_environ
 from dsv4lab.errors import EngineError, LabError, WorkerDiedError
 
 R = TypeVar("R", bound=Reply)
@@ -163,7 +163,8 @@ class Link:
 def worker_environ(config: EngineConfig, changes: Mapping[str, str | None]) -> dict[str, str | None]:
     """What the worker's environment has other than ours: what is read once, when a process starts."""
     variable = "cuda_device_max_connections" if config.device.startswith("cuda") else "gpu_max_hw_queues"
-    return {**changes, VARIABLES[variable]: str(config.hw_queues)}
+    ranks = rank_environ() if config.world_size > 1 else {}
+    return {**ranks, **changes, VARIABLES[variable]: str(config.hw_queues)}
 
 
 def _weak(method: Callable[..., None]) -> Callable[[Any], None]:

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 from dsv4lab.config.model import ModelConfig
+from dsv4lab.errors import ConfigError
 from dsv4lab.parallel.layout import Layout
 
 _EXPERT = re.compile(r"\.ffn\.experts\.(\d+)\.(w[123])\.")
@@ -43,12 +44,17 @@ class Sharding:
         return found is None or int(found[1]) in self.layout.experts(self.config)
 
     def part(self, name: str, shape: tuple[int, ...]) -> Part | None:
-        """The part that this rank holds of a tensor of ``shape``; None: all of it."""
+        """The part that this rank holds of a tensor of ``shape``; None: all of it.
+
+        Raises :class:`ConfigError` if it cannot be split evenly.
+        """
         split = self._split(name)
         if split is None or split[2] == 1:
             return None
         axis, place, count = split
-        size = shape[axis] // count
+        size, rest = divmod(shape[axis], count)
+        if rest:
+            raise ConfigError(f"{name}: dimension {axis} of {list(shape)} does not split evenly over {count} ranks")
         return Part(axis, place * size, (place + 1) * size)
 
     def _split(self, name: str) -> tuple[int, int, int] | None:

@@ -14,7 +14,8 @@ import pytest
 from dsv4lab.config.engine import EngineConfig
 from dsv4lab.engine.child import Line
 from dsv4lab.engine.launched import Store, gather, gather_first, knock
-from dsv4lab.env import Launch, read_launch
+from dsv4lab.engine.link import worker_environ
+from dsv4lab.env import Launch, rank_environ, read_launch
 from dsv4lab.errors import CollectiveError, ConfigError, EnvError
 from dsv4lab.parallel.groups import LOOPBACK
 from dsv4lab.parallel.layout import Layout
@@ -54,6 +55,13 @@ def test_what_torchrun_tells() -> None:
     assert read_launch(TORCHRUN) == Launch(1, 2, "127.0.0.1", 29500, "none")
     with pytest.raises(EnvError, match=r"WORLD_SIZE='two': torchrun sets it to a number"):
         read_launch({**TORCHRUN, "WORLD_SIZE": "two"})
+
+
+def test_nccl_stays_on_the_loopback_interface_unless_told_otherwise() -> None:
+    assert rank_environ({}) == {"NCCL_SOCKET_IFNAME": "lo"}
+    assert rank_environ({"NCCL_SOCKET_IFNAME": "eth0"}) == {}
+    assert "NCCL_SOCKET_IFNAME" not in worker_environ(EngineConfig("tiny"), {})
+    assert worker_environ(EngineConfig("tiny", tp_size=2), {})["GPU_MAX_HW_QUEUES"] == "4"
 
 
 def test_ranks_find_their_leaders_in_a_grid_of_four() -> None:

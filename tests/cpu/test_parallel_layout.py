@@ -101,6 +101,11 @@ def test_what_is_replicated_is_whole_everywhere() -> None:
     assert all(sharding.part(name, (64, 64)) is not None for name in split)
 
 
+def test_a_tensor_that_does_not_split_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"^mtp.0.ffn.experts.1.w2.weight: dimension 1 of \[64, 33\] does not split"):
+        Sharding(Layout(2), TINY).part("mtp.0.ffn.experts.1.w2.weight", (64, 33))
+
+
 def _program(*ops: ProgramOp) -> StreamProgram:
     return StreamProgram(ops, ("main", "side0", "side1"), "planted", "decode", 1)
 
