@@ -185,7 +185,15 @@ class PoolPanels {
     const position = view.ringPosition(i);
     const row = view.own.slot * view.setup.shape.ring_rows + i;
     const state = position < 0 ? "not written yet" : `position ${whole(position)}${position === view.own.tokens - 1 ? ", the newest" : ""}, ${whole(view.own.tokens - 1 - position)} tokens old`;
-    return `ring row ${i}, pool row ${whole(row)}\n${state}\n${view.windowRows().has(row) ? "read by the query" : "not read by the query"}`;
+    return `ring row ${i}, pool row ${whole(row)}\n${state}\n${view.windowRows().has(row) ? this.readThen(i, position) : "not read by the query"}`;
+  }
+
+  // A query of the past read its window as it was then; the ring has gone round since.
+  readThen(i, position) {
+    const { view } = this;
+    const size = view.setup.shape.ring_rows;
+    const then = view.position - ((((view.position - i) % size) + size) % size);
+    return then === position ? "read by the query" : `read by the query when position ${whole(then)} was here`;
   }
 
   owner(id) { return id >= 0 ? `request ${id}` : OWNER_NAMES[id]; }

@@ -32,7 +32,8 @@ function paintHead(pen, view, shape) {
   pen.clip(GUTTER, y, view.plot(), HEAD);
   view.steps.forEach((marks, side) => {
     const tall = (STEPS - 2) / view.steps.length;
-    marks.forEach(([label, mode, , start, end], i) => {
+    marks.forEach(([label, mode, , start, last], i) => {
+      const end = Math.min(last, marks[i + 1]?.[3] ?? last); // the rows of a step may run into the next
       if (end < shape.start || start > shape.end) return;
       const [x0, x1] = [Math.max(shape.x(start), shape.left), Math.min(shape.x(end), shape.right)];
       pen.rect(x0, y + 1 + side * tall, Math.max(x1 - x0 - 0.5, 1), tall - 1, side ? SIDE_B : palette.accent, i % 2 ? 0.3 : 0.16);

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from dsv4lab.timeline.timeline import UNKNOWN, Kind
+from dsv4lab.trace.analyse.idle import idle_gaps
 from dsv4lab.viz import trace_facts as facts
 from dsv4lab.viz.trace_index import COLORINGS
 from dsv4lab.widgets import front
 from dsv4lab.widgets.saved import saved_page
 from dsv4lab.widgets.trace_session import TraceSession
-from dsv4lab.widgets.trace_side import Side
+from dsv4lab.widgets.trace_side import Side, gaps_json
 from dsv4lab.widgets.trace_wire import short
 
 SOURCES = (
@@ -27,6 +28,7 @@ SOURCES = (
 )
 MOST_PAIRS = 50_000
 MOST_GAPS = 50_000
+MOST_ROWS_WITH_GAPS = 100_000
 
 
 def trace_page(session: TraceSession, theme: str, height: int) -> str:
@@ -86,10 +88,8 @@ def _path(side: Side) -> Any:
 
 
 def _gaps(side: Side) -> list[list[Any]] | None:
-    found = facts.window_gaps(side.index, *side.index.span_ns)
-    if found is None:
+    """All gaps with their cause while the device has at most 100,000 rows."""
+    line = side.index.timeline
+    if int(line.busy_mask.sum()) > MOST_ROWS_WITH_GAPS:
         return None
-    return [
-        [gap.start_ns - side.origin_ns, gap.dur_ns, gap.cause, short(gap.after, 80), short(gap.before, 80), gap.rank]
-        for gap in found[:MOST_GAPS]
-    ]
+    return gaps_json(side, idle_gaps(line)[:MOST_GAPS])

@@ -16,7 +16,7 @@ from dsv4lab.viz import trace_facts as facts
 from dsv4lab.viz.downsample import bin_edges
 from dsv4lab.viz.trace_index import COLORINGS, TraceIndex, Window
 from dsv4lab.viz.tracks import GROUPINGS
-from dsv4lab.widgets.trace_side import Json, Side, causes, moments, tones, whole
+from dsv4lab.widgets.trace_side import Json, Side, causes, moments, side_table, tones, whole
 from dsv4lab.widgets.trace_wire import joined, short
 
 MOST_COLUMNS = 6000
@@ -188,36 +188,7 @@ class TraceSession:
 
     def _table(self, message: Json) -> Json:
         start, end = moments(message)
-        sides = []
-        for side in self.sides:
-            begin, stop = start + side.origin_ns, end + side.origin_ns
-            busy = facts.window_busy(side.index, begin, stop)
-            gaps = facts.window_gaps(side.index, begin, stop)
-            sides.append(
-                {
-                    "union_ns": busy.union_busy_ns,
-                    "sum_ns": busy.sum_busy_ns,
-                    "concurrency": busy.concurrency,
-                    "tracks": [{**asdict(t), "label": self._label(t.label)} for t in busy.tracks],
-                    "names": [
-                        {**asdict(n), "name": short(n.name, 160)} for n in facts.window_names(side.index, begin, stop)
-                    ],
-                    "gaps": None
-                    if gaps is None
-                    else [
-                        [
-                            g.start_ns - side.origin_ns,
-                            g.dur_ns,
-                            g.cause,
-                            short(g.after, 80),
-                            short(g.before, 80),
-                            g.rank,
-                        ]
-                        for g in sorted(gaps, key=lambda g: -g.dur_ns)[:1500]
-                    ],
-                }
-            )
-        return {"start": start, "end": end, "sides": sides}
+        return {"start": start, "end": end, "sides": [side_table(s, start, end, self._label) for s in self.sides]}
 
     def _details(self, message: Json) -> Json:
         side, first = self._side(message)
@@ -291,9 +262,12 @@ class TraceSession:
         return {"on": bool(message.get("on")), "parts": parts}
 
     def _steps(self, message: Json) -> Json:
-        """Steps of every side; with ``pair`` the second trace is moved so that this pair of steps begins together."""
+        """Steps of every first rank; with ``pair`` the second trace is moved so that this pair begins together."""
         for side in self.sides:
-            side.steps = side.steps or facts.step_marks(side.index.timeline)
+            if not side.steps:
+                found = facts.step_marks(side.index.timeline)
+                first = min((mark.rank for mark in found), default=0)
+                side.steps = [mark for mark in found if mark.rank == first]
         pairs = facts.paired_steps(self.sides[0].steps, self.sides[1].steps) if len(self.sides) > 1 else []
         if pairs and message.get("pair") is not None:
             self._align(*pairs[whole(message, "pair", 0, len(pairs) - 1)])

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dsv4lab.errors import UsageError
 from dsv4lab.trace.analyse.categories import CATEGORIES
-from dsv4lab.trace.analyse.idle import CAUSES
+from dsv4lab.trace.analyse.idle import CAUSES, Gap
 from dsv4lab.viz import flows
 from dsv4lab.viz import theme as themes
 from dsv4lab.viz import trace_facts as facts
 from dsv4lab.viz.trace_index import Marks, TraceIndex
+from dsv4lab.widgets.trace_wire import short
 
 Json = dict[str, Any]
+MOST_GAPS = 1500
 CAUSE_TEXTS = {
     "launch-bound": "the next row's launch began inside the gap or was still on its way, and the host was launching",
     "host gap": "the host launched nothing for a while before the next row's launch",
@@ -41,6 +44,28 @@ class Side:
     def origin_ns(self) -> int:
         """The moment of the trace's clock that is 0 on the page."""
         return self.index.span_ns[0] - self.shift_ns
+
+
+def side_table(side: Side, start: int, end: int, labelled: Callable[[str], str]) -> Json:
+    """Busy table, longest names and idle gaps of one side in a window of the page's clock."""
+    begin, stop = start + side.origin_ns, end + side.origin_ns
+    busy = facts.window_busy(side.index, begin, stop)
+    gaps = facts.window_gaps(side.index, begin, stop)
+    names = facts.window_names(side.index, begin, stop)
+    return {
+        "union_ns": busy.union_busy_ns,
+        "sum_ns": busy.sum_busy_ns,
+        "concurrency": busy.concurrency,
+        "tracks": [{**asdict(track), "label": labelled(track.label)} for track in busy.tracks],
+        "names": [{**asdict(name), "name": short(name.name, 160)} for name in names],
+        "gaps": None if gaps is None else gaps_json(side, sorted(gaps, key=lambda g: -g.dur_ns)[:MOST_GAPS]),
+    }
+
+
+def gaps_json(side: Side, gaps: Sequence[Gap]) -> list[list[Any]]:
+    """Gaps as ``[start, duration, cause, name before it, name after it, rank]``."""
+    origin = side.origin_ns
+    return [[g.start_ns - origin, g.dur_ns, g.cause, short(g.after, 80), short(g.before, 80), g.rank] for g in gaps]
 
 
 def tones() -> list[Json]:

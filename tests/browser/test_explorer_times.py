@@ -20,7 +20,8 @@ dur = r.integers(2_000, 40_000, (4, n))
 start = np.cumsum(dur + r.integers(0, 9_000, (4, n)), axis=1) - dur
 line = lab.Timeline.build(
     start_ns=start.ravel(), dur_ns=dur.ravel(), stream=np.repeat(np.arange(4), n),
-    name=r.integers(0, len(names), 4 * n), names=names, streams=["main", "side0", "side1", "side2"], main_stream="main", step=(start // 60_000_000).ravel(),
+    name=r.integers(0, len(names), 4 * n), names=names, streams=["main", "side0", "side1", "side2"],
+    main_stream="main", step=(start // 60_000_000).ravel(),
     queued_ns=start.ravel() - 9_000, queue=np.repeat([0, 1, 0, 1], n), queues=["q0", "q1"])
 len(line)
 """
