@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from dsv4lab.config.presets import PRESETS
 from dsv4lab.engine.core import ClientCore
-from dsv4lab.engine.handle import RequestHandle
+from dsv4lab.engine.handle import OnToken, RequestHandle
 from dsv4lab.engine.request import RequestSpec
 from dsv4lab.engine.results import RequestStats
 from dsv4lab.engine.sampling_params import SamplingParams
-from dsv4lab.engine.texts import Given, ending, model_tokenizer, stream_for
+from dsv4lab.engine.texts import Given, ending, given_prompt, model_tokenizer, stream_for
+from dsv4lab.errors import RoomError
 from dsv4lab.text.effort import detect_profile
 from dsv4lab.text.encoding import ChatOptions, encode_chat
 from dsv4lab.text.parser import Delta, Turn, TurnParser, parse_turn
@@ -42,8 +44,12 @@ class ChatHandle:
         self._thinking = thinking
         self._calling = calling
 
+    def parser(self) -> TurnParser:
+        """A new parser for the request's text."""
+        return TurnParser(thinking=self._thinking, calling=self._calling)
+
     def __iter__(self) -> Iterator[Delta]:
-        parser = TurnParser(thinking=self._thinking, calling=self._calling)
+        parser = self.parser()
         for piece in self.request.pieces():
             yield from parser.feed(piece)
         yield from parser.finish()
@@ -82,6 +88,28 @@ class ChatClient(ClientCore):
             self._tokenizer = model_tokenizer(self._config.model, self.limits.vocab_size)
         return self._tokenizer
 
+    def submit(
+        self,
+        prompt: Iterable[Any],
+        *,
+        max_new_tokens: int = 32,
+        sampling: SamplingParams | None = None,
+        on_token: OnToken | None = None,
+        text: bool = False,
+        max_prompt_tokens: int | None = None,
+    ) -> RequestHandle:
+        """Start one request, of a text or of token ids, and return at once. ``on_token`` is called with each token.
+
+        ``text`` treats token ids as it does a text: the request has :attr:`RequestHandle.text`, and stops at the
+        tokenizer's end token. Raises ``RoomError`` for a prompt of more than ``max_prompt_tokens``.
+        """
+        given = given_prompt(prompt, "prompt", lambda: self.tokenizer)
+        given = replace(given, text=given.text or text)
+        _check_length(given.tokens, max_prompt_tokens)
+        spec, stream = self._asked(given, max_new_tokens, sampling or SamplingParams())
+        (handle,) = self._submit([spec], [on_token], streams=[stream])
+        return handle
+
     def chat(
         self,
         messages: object,
@@ -114,18 +142,24 @@ class ChatClient(ClientCore):
         options: ChatOptions | None = None,
         max_new_tokens: int = 256,
         sampling: SamplingParams | None = None,
+        max_prompt_tokens: int | None = None,
     ) -> ChatHandle:
-        """Start a chat request and return at once; arguments as for :meth:`chat`."""
+        """Start a chat request and return at once; arguments as for :meth:`chat`.
+
+        Raises ``RoomError`` for a prompt of more than ``max_prompt_tokens``.
+        """
         options = options or ChatOptions()
         if options.profile is None and self._config.model not in PRESETS:
             options = replace(options, profile=detect_profile(Path(self._config.model)))
-        tokens = tuple(self.tokenizer.encode_prompt(encode_chat(messages, tools, options)))
+        prompt = encode_chat(messages, tools, options)
+        tokens = tuple(self.tokenizer.encode_prompt(prompt))
+        _check_length(tokens, max_prompt_tokens)
         params = ending(sampling or SamplingParams(), self.tokenizer)
         spec = self._spec(tokens, max_new_tokens, params)
         # Reasoning and calls are told apart by special tokens, so the stream has to show them.
         stream = stream_for(params, True, lambda: self.tokenizer, special=True)
         (handle,) = self._submit([spec], [None], streams=[stream])
-        return ChatHandle(handle, thinking=options.thinks, calling=options.tool_choice == "required")
+        return ChatHandle(handle, thinking=prompt.opens_reasoning, calling=prompt.opens_calls)
 
     def _asked(
         self, prompt: Given, max_new_tokens: int, sampling: SamplingParams, *, fingerprints: bool = False
@@ -133,3 +167,8 @@ class ChatClient(ClientCore):
         params = ending(sampling, self.tokenizer) if prompt.text else sampling
         spec = self._spec(prompt.tokens, max_new_tokens, params, fingerprints=fingerprints)
         return spec, stream_for(params, prompt.text, lambda: self.tokenizer)
+
+
+def _check_length(tokens: Sequence[int], most: int | None) -> None:
+    if most is not None and len(tokens) > most:
+        raise RoomError(f"prompt of {len(tokens)} tokens: it takes at most {most}")

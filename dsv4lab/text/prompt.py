@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dsv4lab.text.special import PATTERN
+from dsv4lab.text.special import DSML, END_THINK, PATTERN, TASKS, THINK
+
+_STAGES = {THINK, END_THINK, *TASKS.values()}
 
 
 class Part(NamedTuple):
@@ -26,6 +28,17 @@ class Prompt:
     def text(self) -> str:
         """The prompt as one string, as the released encoders print it. It does not tell special tokens from text."""
         return "".join(part.text for part in self.parts)
+
+    @property
+    def opens_reasoning(self) -> bool:
+        """Whether what the model writes next is reasoning."""
+        marks = (text for text, special in reversed(self.parts) if special and text in _STAGES)
+        return next(marks, None) == THINK
+
+    @property
+    def opens_calls(self) -> bool:
+        """Whether what the model writes next is inside a block of tool calls."""
+        return self.parts[-2:] == (Part(DSML, True), Part("tool_calls>\n"))
 
     @property
     def special_ranges(self) -> list[tuple[int, int]]:

@@ -151,6 +151,23 @@ def test_tasks_stand_where_the_checkpoints_readme_has_them(task: str, end: str) 
     assert titled.text.endswith(f"a{EOS}<｜title｜>")
 
 
+@pytest.mark.parametrize(
+    ("messages", "options", "reasoning", "calls"),
+    [
+        (USER, ChatOptions(), True, False),
+        (USER, ChatOptions(thinking=False), False, False),
+        (USER, ChatOptions(thinking=False, tool_choice="required"), False, True),
+        (USER, ChatOptions(task="action"), False, False),
+        ([{"role": "user", "content": THINK}], ChatOptions(task="query"), False, False),
+        ([*USER, {"role": "assistant", "prefix": True, "reasoning_content": "so"}], ChatOptions(), True, False),
+        ([*USER, {"role": "assistant", "prefix": True, "content": "so"}], ChatOptions(), False, False),
+    ],
+)
+def test_a_prompt_tells_what_comes_next(messages: Any, options: ChatOptions, reasoning: bool, calls: bool) -> None:
+    prompt = encode_chat(messages, [Tool("f")], options)
+    assert (prompt.opens_reasoning, prompt.opens_calls) == (reasoning, calls)
+
+
 def test_effort_levels_by_profile() -> None:
     official = {e: effort_prefix(e, OFFICIAL) for e in ("minimal", "low", "medium", "high", "xhigh", "max", None)}
     assert official == {
