@@ -18,6 +18,7 @@ from dsv4lab.engine import messages as m
 from dsv4lab.engine.request import FinishReason, RequestSpec, SamplingParams
 from dsv4lab.engine.sampler import sample
 from dsv4lab.errors import ConfigError
+from tests.engine.conftest import OpenFake
 from tests.engine.fake_runner import _logits
 from tests.engine.test_engine_loop import Bench, prompt, spec
 
@@ -166,3 +167,23 @@ def test_mixed_steps_are_told_as_such() -> None:
         ("decode", 2, 2),
     ]
     assert np.array(bench.tokens(1)).tolist() == expected(prompt(1, 10), 20, SamplingParams())
+
+
+def test_a_client_sees_hits_and_shared_pages(fake: OpenFake) -> None:
+    client = fake(enable_prefix_cache=True, enable_mixed_chunk=True, chunked_prefill_size=512, max_total_tokens=4096)
+    first = client.generate(list(text(1, 512, 10)), max_new_tokens=4)
+    second = client.generate(list(text(2, 512, 20)), max_new_tokens=4)
+    assert first.tokens == [expected(text(1, 512, 10), 4, SamplingParams())]
+    assert second.tokens == [expected(text(2, 512, 20), 4, SamplingParams())]
+    status = client.status()
+    assert (status["prefix_cache"]["hits"], status["prefix_cache"]["tokens_saved"]) == (1, 512)
+    assert status["preemptions"] == 0
+    snapshot = client.pool_snapshot()
+    assert snapshot.cached_pages == (1, 2)
+    assert not set(snapshot.cached_pages) & set(snapshot.free_pages)
+    assert len(snapshot.free_pages) == 14
+
+
+def test_a_worker_that_cannot_hold_a_snapshot_says_so(fake: OpenFake) -> None:
+    with pytest.raises(ConfigError, match="prefix_cache_bytes = 1000: one snapshot of this engine takes"):
+        fake(enable_prefix_cache=True, prefix_cache_bytes=1000)

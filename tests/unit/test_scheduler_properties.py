@@ -209,7 +209,7 @@ def test_any_mix_of_requests_ends_and_gives_everything_back(
     run_out(model, specs)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     st.lists(
         st.tuples(st.sampled_from([0, 100, 200]), st.integers(20, 250), st.integers(80, 250)), min_size=3, max_size=6
