@@ -12,6 +12,7 @@ from dsv4lab.engine.groups import GroupedService
 from dsv4lab.engine.mirror import LeadRunner
 from dsv4lab.engine.seat import Meeting, check, take_seat
 from dsv4lab.engine.service import Send, Service
+from dsv4lab.errors import LabError
 
 if TYPE_CHECKING:
     from dsv4lab.engine.worker import RunnerFactory
@@ -31,8 +32,13 @@ def open_ranks(
     """
     check(config)
     meeting = Meeting()
+
+    def leave(error: LabError, secondary: bool) -> None:
+        meeting.close()
+        on_death(error, secondary)
+
     try:
-        own, seat = take_seat(config, 0, meeting.path, on_death, stage, processes)
+        own, seat = take_seat(config, 0, meeting.path, leave, stage, processes)
         runner, model = factory(own, stage, seat)
         stage("waiting for the other ranks")
         seat.crew.wait_for_all()

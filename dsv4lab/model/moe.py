@@ -134,12 +134,15 @@ def _list_routing(b: OpListBuilder, w: MoeWeights, x: Tensor, source: str) -> tu
 
 
 def _dispatch(weights: Tensor, experts: Tensor, first: int, count: int) -> OpFunction:
-    """Number the experts that live here from 0; choices that live elsewhere get weight 0, and any expert of here."""
+    """Number the experts that live here from 0; choices that live elsewhere get weight 0, and one and the same expert,
+    so that they cost the weights of no more than one.
+    """
 
     def run(_: object) -> None:
         experts.sub_(first)
-        weights.masked_fill_((experts < 0) | (experts >= count), 0.0)
-        experts.clamp_(0, count - 1)
+        foreign = (experts < 0) | (experts >= count)
+        weights.masked_fill_(foreign, 0.0)
+        experts.masked_fill_(foreign, 0)
 
     return run
 

@@ -96,6 +96,11 @@ class NcclGroup:
     name: str
     backend: str = "nccl"
 
+    def meet(self) -> None:
+        """A first collective: NCCL makes its communicator in it, through the store; not while a graph is captured."""
+        self.process_group.allreduce([torch.zeros(1, device="cuda")]).wait()
+        torch.cuda.synchronize()
+
     def all_reduce(self, x: Tensor, lane: Lane) -> None:
         """See :meth:`Group.all_reduce`."""
         with _told(f"all_reduce of {self.name}"):
@@ -194,7 +199,9 @@ def _open(backend: str, name: str, store: Any, rank: int, size: int, timeout_s: 
         if backend == "nccl":
             options = c10d.ProcessGroupNCCL.Options()
             options._timeout = limit
-            return NcclGroup(c10d.ProcessGroupNCCL(own, rank, size, options), rank, size, name)
+            group = NcclGroup(c10d.ProcessGroupNCCL(own, rank, size, options), rank, size, name)
+            group.meet()
+            return group
         options = c10d.ProcessGroupGloo._Options()
         options._timeout = limit
         options._devices = [c10d.ProcessGroupGloo.create_device(hostname=LOOPBACK, lazy_init=False)]

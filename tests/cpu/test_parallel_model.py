@@ -327,8 +327,8 @@ def test_ranks_keep_quantised_weights_as_stored(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", [Layout(8), Layout(8, 1, 8), Layout(1, 8, 8), Layout(2, 4, 2)], ids=str)
-def test_eight_ranks(layout: Layout) -> None:
+@pytest.mark.parametrize("layout", [Layout(4), Layout(8), Layout(8, 1, 8), Layout(1, 8, 8), Layout(2, 4, 2)], ids=str)
+def test_four_and_eight_ranks(layout: Layout) -> None:
     wide = replace(
         TINY, name="wide", num_attention_heads=8, o_groups=8, moe_intermediate_size=64, compress_ratios=(0, 4, 128)
     )
