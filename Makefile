@@ -4,7 +4,7 @@
 #                 gigabytes of CUDA:  make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
 #                 Empty: whatever pip is configured with.
 #   PYTHON        interpreter to make .venv with; default: the first of 3.11 or newer that is found
-#   ARGS          passed on to pytest (test, test-all, bench) or to `dsv4lab` (demo, lab)
+#   ARGS          passed on to pytest (test, test-all, bench), to `dsv4lab` (demo, lab), or to mkdocs (docs)
 
 TORCH_INDEX ?=
 PYTHON ?=
@@ -71,6 +71,18 @@ test-all: .venv/dev.stamp ## the long tests too
 bench: .venv/dev.stamp ## every wall-clock figure, as ratios within one run
 	@$(BIN)/python -m pytest -q -m bench --bench -s $(ARGS)
 
+.PHONY: docs
+docs: .venv/dev.stamp ## build the docs site into site/, warnings as errors; open site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q $(ARGS)
+
+.PHONY: docs-serve
+docs-serve: .venv/dev.stamp ## the docs site on http://127.0.0.1:8000, rebuilt when a page changes
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve $(ARGS)
+
+.PHONY: gallery
+gallery: .venv/dev.stamp ## run the notebooks and record what they show for the docs (ARGS="40_read_a_trace": only that one)
+	@$(BIN)/python tools/site/record.py $(ARGS)
+
 .PHONY: lint
 lint: .venv/dev.stamp ## ruff, mypy --strict, import contracts
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -83,4 +95,4 @@ format: .venv/dev.stamp ## let ruff fix and format the tree
 
 .PHONY: clean
 clean: ## remove .venv and caches; captures in traces/ stay
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

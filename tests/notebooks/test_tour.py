@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import os
 import re
 import select
@@ -13,6 +14,7 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MOST_CODE_LINES = 60
+THICK = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.For, ast.While, ast.Try, ast.With)
 
 
 def code(path: Path) -> list[Any]:
@@ -34,7 +36,8 @@ def test_committed_without_outputs(path: Path) -> None:
 def test_cells_are_thin(path: Path) -> None:
     lines = [line for cell in code(path) for line in cell.source.splitlines() if line.strip()]
     assert len(lines) < MOST_CODE_LINES
-    assert not [line for line in lines if re.match(r"\s*(def|class|for|while|try)\b", line)]
+    trees = [ast.parse(cell.source) for cell in code(path)]
+    assert [type(node).__name__ for tree in trees for node in ast.walk(tree) if isinstance(node, THICK)] == []
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

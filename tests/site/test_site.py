@@ -1,0 +1,78 @@
+"""The docs site: it builds with warnings as errors, fetches nothing, and every link on it leads somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urldefrag
+
+import pytest
+
+pytest.importorskip("mkdocs", reason="the docs extra is not installed")
+
+ROOT = Path(__file__).resolve().parents[2]
+FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
+MOST_PAGE_BYTES = 900_000
+
+
+class Links(HTMLParser):
+    """Addresses that a page fetches or links to, and the names that links to it may use."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.fetched: set[str] = set()
+        self.linked: set[str] = set()
+        self.names: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.names |= {value for key in ("id", "name") if (value := given.get(key))}
+        if address := given.get(FETCHED.get(tag, "")):
+            if tag != "link" or given.get("rel") not in ("canonical", "next", "prev", "alternate"):
+                self.fetched.add(address)
+        elif tag == "a" and (address := given.get("href")):
+            self.linked.add(address)
+
+
+def build(site: Path) -> None:
+    paths = os.pathsep.join(map(str, (ROOT, ROOT / "kernels")))
+    environ = {**os.environ, "PYTHONPATH": paths, "NO_MKDOCS_2_WARNING": "1"}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(site)]
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def dangling(page: Path, links: Links, pages: dict[Path, Links]) -> list[str]:
+    """What ``page`` points at and is not there."""
+    bad = []
+    for address in sorted(links.fetched | links.linked):
+        where, anchor = urldefrag(address)
+        if re.match(r"[a-z]+:", address):
+            continue
+        target = (page.parent / unquote(where)).resolve() if where else page
+        target = target / "index.html" if target.is_dir() else target
+        if not target.is_file() or (anchor and target in pages and unquote(anchor) not in pages[target].names):
+            bad.append(f"{page.name}: {address}")
+    return bad
+
+
+def test_builds_without_a_warning_fetches_nothing_and_links_hold(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    build(site)
+    pages = {path: Links(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
+    assert len(pages) > 30
+    outside = {a for links in pages.values() for a in links.fetched if re.match(r"(https?:)?//", a)}
+    assert outside == set()
+    styles = "".join(path.read_text(encoding="utf-8") for path in site.rglob("*.css"))
+    assert re.findall(r"(?:url\(|@import )[\"']?(?:https?:)?//[^)]*", styles) == []
+    assert [
+        line for page, links in pages.items() if page.name != "404.html" for line in dangling(page, links, pages)
+    ] == []
+    heavy = {page.name: size for page in pages if (size := page.stat().st_size) > MOST_PAGE_BYTES}
+    assert heavy == {}
+    assert len([page for page in pages if "lab-figure" in page.read_text(encoding="utf-8")]) > 8
