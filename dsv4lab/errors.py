@@ -45,6 +45,10 @@ class RequestError(LabError):
     """A generation request is malformed: bad token, empty or overlong prompt, bad sampling parameter."""
 
 
+class RoomError(RequestError):
+    """A generation request is longer than the model, the pool or a limit allows."""
+
+
 class TraceError(LabError):
     """A trace file is missing, unreadable or hopelessly damaged."""
 

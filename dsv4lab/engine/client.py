@@ -13,7 +13,7 @@ from dsv4lab.config.engine import EngineConfig, OverlapSetting
 from dsv4lab.engine import messages as m
 from dsv4lab.engine.chat import ChatClient
 from dsv4lab.engine.gather import gather
-from dsv4lab.engine.handle import OnEnd, OnToken, RequestHandle
+from dsv4lab.engine.handle import OnEnd, RequestHandle
 from dsv4lab.engine.link import OnProgress
 from dsv4lab.engine.load import ContinuousLoad, LoadShape, check_room
 from dsv4lab.engine.payloads import unpack_timeline
@@ -21,9 +21,9 @@ from dsv4lab.engine.profiling import own_load_profile, record
 from dsv4lab.engine.prompts import positive, synthetic, whole
 from dsv4lab.engine.request import SamplingParams
 from dsv4lab.engine.results import GenerateResult, Profile
-from dsv4lab.engine.step import Mode
 from dsv4lab.engine.settings import changed_by
-from dsv4lab.engine.texts import given_prompt, given_prompts, per_prompt
+from dsv4lab.engine.step import Mode
+from dsv4lab.engine.texts import given_prompts, per_prompt
 from dsv4lab.errors import EngineError, UsageError
 from dsv4lab.overlap.plan import OverlapPlan, resolve_plan
 from dsv4lab.timeline.program import StreamProgram
@@ -101,20 +101,6 @@ class EngineClient(ChatClient):
             self._abandon(specs)
             raise
         return replace(result, timeline=unpack_timeline(recorded.timeline))
-
-    def submit(
-        self,
-        prompt: Iterable[Any],
-        *,
-        max_new_tokens: int = 32,
-        sampling: SamplingParams | None = None,
-        on_token: OnToken | None = None,
-    ) -> RequestHandle:
-        """Start one request, of a text or of token ids, and return at once. ``on_token`` is called with each token."""
-        given = given_prompt(prompt, "prompt", lambda: self.tokenizer)
-        spec, stream = self._asked(given, max_new_tokens, sampling or SamplingParams())
-        (handle,) = self._submit([spec], [on_token], streams=[stream])
-        return handle
 
     def load(
         self,

@@ -19,6 +19,7 @@ from dsv4lab.engine.handle import OnEnd, OnToken, RequestHandle
 from dsv4lab.engine.link import Link, OnProgress, Patience
 from dsv4lab.engine.payloads import unpack_timeline
 from dsv4lab.engine.plans import effective_plan
+from dsv4lab.engine.profiling import record
 from dsv4lab.engine.prompts import whole
 from dsv4lab.engine.request import Limits, RequestSpec, SamplingParams
 from dsv4lab.engine.requests import LiveRequests
@@ -154,6 +155,11 @@ class ClientCore:
         """
         self._observers.append(callback)
         return lambda: self._observers.remove(callback) if callback in self._observers else None
+
+    def record_while(self, run: Callable[[], object]) -> Timeline:
+        """The timeline of the first 4096 forwards while ``run()`` runs. Raises what it raises, and the worker's end."""
+        _, recorded = record(self._link, run)
+        return unpack_timeline(recorded.timeline)
 
     def _tell_change(self) -> None:
         for callback in list(self._observers):

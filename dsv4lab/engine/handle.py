@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from dsv4lab.engine.logprobs import TokenLogprobs
@@ -20,6 +20,16 @@ _WAKE_S = 5.0
 T = TypeVar("T")
 OnToken = Callable[[int], object]
 OnEnd = Callable[["RequestHandle"], object]
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a request has got since somebody last looked; ``done``: nothing comes after it."""
+
+    tokens: tuple[int, ...]
+    text: str
+    logprobs: tuple[TokenLogprobs, ...]
+    done: bool
 
 
 class Owner(Protocol):
@@ -69,6 +79,7 @@ class RequestHandle:
         self._reason: FinishReason | None = None
         self._error: LabError | None = None
         self._fingerprints: tuple[int, ...] = ()
+        self._watcher: Callable[[], object] | None = None
         self._changed = threading.Condition()
 
     @property
@@ -80,6 +91,11 @@ class RequestHandle:
     def prompt(self) -> list[int]:
         """Token ids of the prompt."""
         return list(self._spec.prompt)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Length of the prompt."""
+        return len(self._spec.prompt)
 
     @property
     def tokens(self) -> list[int]:
@@ -140,6 +156,22 @@ class RequestHandle:
         """Text as it comes: whole characters, and nothing that may turn out to be the beginning of a stop string."""
         return (piece for piece in self._follow(self._pieces) if piece)
 
+    def watch(self, watcher: Callable[[], object]) -> None:
+        """Call ``watcher()`` once now, and on the client's reader after each change: it has to be quick, and not raise.
+
+        It replaces the one before. :meth:`news` tells what changed.
+        """
+        with self._changed:
+            self._watcher = watcher
+        watcher()
+
+    def news(self, place: int) -> News:
+        """What there is from new token ``place`` on, without waiting. Raises what the request failed with."""
+        with self._changed:
+            self._raise_error()
+            tokens, pieces = tuple(self._tokens[place:]), self._pieces[place:]
+            return News(tokens, "".join(pieces), tuple(self._logprobs[place:]), self.done)
+
     def result(self, timeout_s: float | None = None) -> list[int]:
         """All new tokens, once the request has ended (by itself or by :meth:`abort`)."""
         self._await(lambda: self.done, timeout_s)
@@ -171,6 +203,9 @@ class RequestHandle:
             if logprobs is not None:
                 self._logprobs.append(logprobs)
             self._changed.notify_all()
+            watcher = self._watcher
+        if watcher is not None:
+            watcher()
 
     def finish(self, reason: FinishReason, error: LabError | None = None, fingerprints: tuple[int, ...] = ()) -> None:
         """Take the end; the client's reader does this."""
@@ -181,6 +216,9 @@ class RequestHandle:
             if self._stream is not None:
                 self._pieces.append(self._stream.finish())
             self._changed.notify_all()
+            watcher = self._watcher
+        if watcher is not None:
+            watcher()
         if self.on_end is not None:
             self.on_end(self)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dsv4lab.engine.sampling_params import MAX_SEED, SamplingParams
-from dsv4lab.errors import RequestError
+from dsv4lab.errors import RequestError, RoomError
 
 __all__ = ["MAX_SEED", "FinishReason", "Limits", "RequestSpec", "SamplingParams"]
 
@@ -79,7 +79,7 @@ class Limits:
         prompt, new = len(spec.prompt), spec.max_new_tokens
         total = spec.total_tokens + self.lookahead
         if total > self.max_position:
-            raise RequestError(
+            raise RoomError(
                 f"prompt of {prompt} tokens plus {new} new ones passes the model's last position: "
                 f"together at most {self.max_position - self.lookahead}"
             )
@@ -87,7 +87,7 @@ class Limits:
             pages = -(-total // self.page_size)
             room = self.pool_tokens - self.lookahead
             remedy = f"at most {room - new} prompt tokens fit" if room > new else f"at most {room - 1} new ones fit"
-            raise RequestError(
+            raise RoomError(
                 f"prompt of {prompt} tokens plus {new} new ones needs {pages} pages of {self.page_size}, the pool has "
                 f"{self.pool_tokens // self.page_size}: {remedy}, or open the engine with "
                 f"max_total_tokens={pages * self.page_size} or more"
