@@ -13,15 +13,12 @@ import ipywidgets as widgets
 from dsv4lab.engine.client import EngineClient
 from dsv4lab.errors import UsageError
 from dsv4lab.tuning import reading as reader
-from dsv4lab.tuning.reading import Reading, launch_flags, read_session
-from dsv4lab.tuning.recommend import SCOPE
+from dsv4lab.tuning.reading import read_session
 from dsv4lab.tuning.replay import replay
 from dsv4lab.tuning.session import Finding
 from dsv4lab.tuning.space import Cell
 from dsv4lab.tuning.store import RECORDS
 from dsv4lab.tuning.target import OpenTarget
-from dsv4lab.units import percent_text
-from dsv4lab.viz.axes import plural
 from dsv4lab.viz.tuning import delta_bars_sheet, tpot_heatmap_sheet, tradeoff_sheet
 from dsv4lab.viz.tuning_lines import parallel_sheet
 from dsv4lab.widgets import exports
@@ -30,23 +27,11 @@ from dsv4lab.widgets.board import BOARD_THEMES, Board
 from dsv4lab.widgets.page import facts_block, live_block, page_bytes, sheet_blocks
 from dsv4lab.widgets.pump import Pump
 from dsv4lab.widgets.row_table import RowTable
+from dsv4lab.widgets.tuning_texts import COLUMNS, cell_of, cells, detail, headline, stage
 
 LOOK_PERIOD_S = 0.5
 HEAT, DELTA, FRONT, LINES = "heat", "delta", "front", "lines"
 _CELLS = ((HEAT, True), (FRONT, False), (DELTA, False), (LINES, True))
-COLUMNS = (
-    ("plan", "Overlap plan."),
-    ("queues", "GPU_MAX_HW_QUEUES: hardware queues of the worker process."),
-    ("level", "Concurrency level: requests in flight at once."),
-    ("TPOT ms", "Time per output token after the first, median over the requests of all repeats."),
-    ("p10", "10 % of requests were at least as fast."),
-    ("p90", "90 % of requests were at least as fast."),
-    ("TTFT ms", "Time to the first token, median over requests."),
-    ("tokens/s", "New tokens of all requests per second, median over trials."),
-    ("vs off", "TPOT against plan off on the same queues and level; below zero is faster."),
-    ("verdict", "Of the paired trials of the sweep; confirmation decides about the candidate."),
-    ("trials", "Timed loads so far."),
-)
 
 
 class TuningBoard(View):
@@ -114,12 +99,12 @@ class TuningBoard(View):
     @property
     def chosen(self) -> Finding | None:
         """The row that is chosen."""
-        return next((f for f in self.reading.findings if _cell(f) == self._chosen), None)
+        return next((f for f in self.reading.findings if cell_of(f) == self._chosen), None)
 
     def choose(self, plan: str, hw_queues: int, concurrency_level: int, *, control: bool = False) -> None:
         """Choose a row. Raises ``UsageError`` if nothing was measured there."""
         cell = Cell(plan, hw_queues, concurrency_level, control)
-        if cell not in [_cell(f) for f in self.reading.findings]:
+        if cell not in [cell_of(f) for f in self.reading.findings]:
             raise UsageError(f"the session has no row {cell.label}")
         self._chosen = cell
         self._touch()
@@ -175,7 +160,7 @@ class TuningBoard(View):
 
     def _on_row(self, row: int) -> None:
         if row < len(self.reading.findings):
-            self._chosen = _cell(self.reading.findings[row])
+            self._chosen = cell_of(self.reading.findings[row])
             self._touch()
 
     def _on_point(self, cell: str, trace: str, point: int) -> None:
@@ -191,7 +176,7 @@ class TuningBoard(View):
             found = same[point]
         else:
             return
-        self._chosen = _cell(found)
+        self._chosen = cell_of(found)
         self._touch()
 
     def _draw(self) -> None:
@@ -202,11 +187,11 @@ class TuningBoard(View):
         marks = {n: "control" for n, f in enumerate(reading.findings) if f.row.control}
         marks |= {n: "best" for n, f in enumerate(reading.findings) if f is best}
         place = next((n for n, f in enumerate(reading.findings) if f is chosen), -1)
-        self.table.show([_cells(reading, f) for f in reading.findings], marks, place)
-        self.headline.value = _headline(reading, best)
+        self.table.show([cells(reading, f) for f in reading.findings], marks, place)
+        self.headline.value = headline(reading, best)
         self.progress.value = 1.0 if reading.phase == reader.FINISHED else len(reading.trials) / max(1, reading.planned)
-        self.stage.value = f"<span style='font-size:13px'>{html.escape(_stage(reading))}</span>"
-        self.detail.value = _detail(reading, chosen)
+        self.stage.value = f"<span style='font-size:13px'>{html.escape(stage(reading))}</span>"
+        self.detail.value = detail(reading, chosen)
         self.again.disabled = chosen is None
         plain = [row for row in rows if not row.control]
         picked = chosen.row if chosen is not None and not chosen.row.control else None
@@ -225,9 +210,9 @@ class TuningBoard(View):
             return
         self.errors.clear()
         self.again.disabled = True
-        self._say(f"measuring {_cell(chosen).label} in an engine of its own")
+        self._say(f"measuring {cell_of(chosen).label} in an engine of its own")
         try:
-            self._say(replay(self.reading, _cell(chosen), self._open_target).text)
+            self._say(replay(self.reading, cell_of(chosen), self._open_target).text)
         except BaseException:
             self._say("")
             raise
@@ -243,7 +228,7 @@ class TuningBoard(View):
         elif form == "HTML":
             self.board.save_file("tuning-board.html", self._page(), "text/html")
         else:
-            rows = [[text for text, _ in _cells(self.reading, f)] for f in self.reading.findings]
+            rows = [[text for text, _ in cells(self.reading, f)] for f in self.reading.findings]
             data = exports.csv_bytes([name for name, _ in COLUMNS], rows)
             self.board.save_file("tuning-board.csv", data, "text/csv")
 
@@ -254,7 +239,7 @@ class TuningBoard(View):
             "device": r.config.device,
             "machine": r.cpu,
             "made": r.created,
-            "state": _stage(r),
+            "state": stage(r),
         }
         table = live_block(self.table, ["row_table.css"])
         return page_bytes("Tuning Board", [facts_block(facts), table, *sheet_blocks(self.board.sheets)])
@@ -266,65 +251,3 @@ def _folder(session: Any) -> Path:
     if not isinstance(folder, str | Path):
         raise UsageError(f"tuning_board takes a session's folder or its result, got {type(session).__name__}")
     return Path(folder)
-
-
-def _cell(finding: Finding) -> Cell:
-    row = finding.row
-    return Cell(row.plan, row.hw_queues, row.concurrency_level, row.control)
-
-
-def _cells(reading: Reading, finding: Finding) -> list[tuple[str, float | None]]:
-    """The cells of :data:`COLUMNS`."""
-    row = finding.row
-    plan = f"{row.plan} (control)" if row.control else row.plan
-    delta = row.delta_vs_off
-    trials = len(reading.trials_of(_cell(finding)))
-    return [
-        (plan, None),
-        (str(row.hw_queues), row.hw_queues),
-        (str(row.concurrency_level), row.concurrency_level),
-        (f"{row.tpot_ms:.2f}", row.tpot_ms),
-        (f"{row.tpot_p10_ms:.2f}", row.tpot_p10_ms),
-        (f"{row.tpot_p90_ms:.2f}", row.tpot_p90_ms),
-        (f"{row.ttft_ms:.0f}", row.ttft_ms),
-        (f"{row.tokens_per_s:.1f}", row.tokens_per_s),
-        ("" if delta is None else percent_text(delta), 0.0 if delta is None else delta),
-        (finding.verdict, None),
-        (str(trials), trials),
-    ]
-
-
-def _headline(reading: Reading, best: Finding | None) -> str:
-    found = reading.recommendation
-    if reading.divergence is not None:
-        text, quiet = "No recommendation: outputs differ.", str(reading.divergence)
-    elif found is not None and reading.phase == reader.FINISHED:
-        text, quiet = found.headline, f"{found.reason} Valid {SCOPE}."
-    elif best is not None and best.row.delta_vs_off is not None:
-        text = f"Best so far: {_cell(best).label}, {percent_text(best.row.delta_vs_off)} TPOT against off."
-        quiet = "From the sweep alone; the confirming pairs decide."
-    else:
-        text, quiet = "Nothing to compare yet.", "off and a plan beside it have to be measured first."
-    return (
-        f"<div style='font-size:15px;font-weight:650'>{html.escape(text)}</div>"
-        f"<div style='font-size:13px;opacity:.8;line-height:1.4'>{html.escape(quiet)}</div>"
-    )
-
-
-def _stage(reading: Reading) -> str:
-    done = f"{len(reading.trials)} of {plural(reading.planned, 'timed load')}"
-    if reading.phase == reader.CONFIRMING and reading.candidate is not None:
-        return f"{done} \N{MIDDLE DOT} confirming {reading.candidate.text}"
-    return f"{done} \N{MIDDLE DOT} {reading.phase}"
-
-
-def _detail(reading: Reading, chosen: Finding | None) -> str:
-    if chosen is None:
-        return "<span style='font-size:13px;opacity:.8'>Choose a row to see its launch flags.</span>"
-    cell = _cell(chosen)
-    flags = html.escape(launch_flags(reading.config, reading.space, cell))
-    return (
-        f"<b style='font-size:13px'>{html.escape(cell.label)}</b>"
-        f"<pre style='user-select:all;white-space:pre-wrap;margin:2px 0;font-size:12px'>{flags}</pre>"
-        f"<span style='font-size:12px;opacity:.75'>Valid {html.escape(SCOPE)}.</span>"
-    )
