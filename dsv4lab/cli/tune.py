@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.text import Text
 
-from dsv4lab.cli import model_args
+from dsv4lab.cli import model_args, rank_args
 from dsv4lab.cli.base import Command
 from dsv4lab.cli.output import console, emit_json, note, progress, table
 from dsv4lab.config.engine import EngineConfig
@@ -53,6 +53,7 @@ class TuneCommand(Command):
         _add_effort(parser, "--confirm", 9, "paired trials of the winner against off; 5 or more decide")
         parser.add_argument("--no-control", action="store_true", help="leave out off with all cores inside the op")
         model_args.add_stream_arguments(parser)
+        rank_args.add_rank_arguments(parser)
         parser.add_argument("--out", type=Path, metavar="DIR", help="session folder (default: traces/PRESET-TIME)")
         parser.add_argument("--resume", action="store_true", help="go on with the session in --out")
 
