@@ -174,7 +174,7 @@ class Scheduler:
         self._preemptions += 1
 
     def _admit(self) -> None:
-        while self._waiting:
+        while self._waiting and self.allocator.free_slots:
             first = self._waiting[0]
             most = min(first.goal, len(first.tokens) - 1)
             hit = None if self.cache is None else self.cache.match(first.tokens, most)
@@ -192,14 +192,14 @@ class Scheduler:
             self._running[number] = Running(first.spec, lease, first.tokens, computed, hit)
 
     def _can_admit(self, first: Waiting, hit: Hit | None) -> bool:
-        """Whether a slot and enough pages are free; beside other requests a few pages stay free for those to grow."""
+        """Whether enough pages are free; beside other requests a few stay free for those to grow."""
         a = self.allocator
         shared = () if hit is None else hit.pages
         pages = a.geometry.pages_for(self._reserved(first)) - len(shared)
         if self._running and not self.reserve_full:
             pages += ceil_div(a.geometry.pages - 1, WATERMARK_SHARE)
         evictable = a.idle_pages - sum(map(a.is_idle, shared))
-        return a.free_slots > 0 and pages <= a.free_pages + evictable
+        return pages <= a.free_pages + evictable
 
     def _reserved(self, waiting: Waiting) -> int:
         """Tokens whose pages a request gets at admission: those of its first decode step included."""

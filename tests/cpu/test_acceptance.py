@@ -151,6 +151,8 @@ def test_acceptance_06_row_numbers_past_what_32_bits_can_multiply(tmp_path: Path
         rope = torch.from_numpy(np.memmap(tmp_path / "rope", np.int16, "w+", shape=(count, 64))).view(torch.bfloat16)
     except OSError as error:
         pytest.skip(f"no sparse file of {count * width} bytes here: {error}")
+    for name in ("nope", "rope"):
+        (tmp_path / name).unlink()  # the mapping keeps it
     pool, small = (
         Fp8Rows(nope, rope, 448),
         Fp8Rows(torch.zeros(4, 512, dtype=torch.uint8), torch.zeros(4, 64).bfloat16(), 448),

@@ -89,6 +89,7 @@ def test_pitfall_14_offsets_of_rows_past_two_to_the_31_bytes_and_values(tmp_path
         pool = torch.from_numpy(np.memmap(tmp_path / "pool", np.float32, "w+", shape=(rows, width)))
     except OSError as error:
         pytest.skip(f"no sparse file of {rows * width * 4} bytes here: {error}")
+    (tmp_path / "pool").unlink()  # the mapping keeps it
     generator = torch.Generator().manual_seed(1)
     small = torch.randn(4, width, generator=generator)
     pool[torch.tensor(last)] = small
