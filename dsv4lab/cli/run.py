@@ -94,6 +94,10 @@ class RunCommand(Command):
             _print(result, busy_of(result), config, args.concurrency)
             if (accepted := more.get("accepted_per_step")) is not None:
                 note(f"{config.speculative}: {accepted:.2f} drafts accepted per step")
+            if (cache := more.get("prefix_cache")) is not None:
+                note(
+                    f"prefix cache: {cache['hits']} of {cache['queries']} requests hit, {cache['tokens_saved']} tokens saved"
+                )
         return 0
 
 

@@ -156,6 +156,20 @@ def test_greedy_speculation_in_mixed_forwards_equals_plain_greedy(speculative: s
         assert engine.tokens[spec.request_id] == alone(spec, model=SELECTING)[0]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("drafts", [1, 3, 5, 6])
+def test_512_tokens_with_a_drafter_while_prompts_come_and_go(drafts: int) -> None:
+    """Verify widths 2, 4, 6 and 7; drafts of random weights are mostly rejected, beside chunks of five prompts."""
+    load = [request(1, 0, 120, 520), *(request(n, 0, 60 * n, 30) for n in range(2, 7))]
+    engine = Recorded(
+        SELECTING, enable_mixed_chunk=True, chunked_prefill_size=48, speculative="mtp", draft_tokens=drafts
+    )
+    engine.play(load, [0, 10, 60, 130, 220, 320])
+    assert engine.modes.count("mixed") > 15
+    for spec in load:
+        assert engine.tokens[spec.request_id] == alone(spec, model=SELECTING)[0]
+
+
 @pytest.mark.parametrize("speculative", ["off", "mtp"])
 def test_a_stopped_request_gets_the_tokens_of_one_that_was_not(speculative: str) -> None:
     """Two long requests on pages for one and a half; the sampled one draws from the same noise in both its lives."""
