@@ -95,9 +95,8 @@ class RunCommand(Command):
             if (accepted := more.get("accepted_per_step")) is not None:
                 note(f"{config.speculative}: {accepted:.2f} drafts accepted per step")
             if (cache := more.get("prefix_cache")) is not None:
-                note(
-                    f"prefix cache: {cache['hits']} of {cache['queries']} requests hit, {cache['tokens_saved']} tokens saved"
-                )
+                hits, queries, saved = cache["hits"], cache["queries"], cache["tokens_saved"]
+                note(f"prefix cache: {hits} of {queries} requests hit, {saved} tokens saved")
         return 0
 
 
