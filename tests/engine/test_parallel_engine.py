@@ -186,6 +186,50 @@ def test_two_groups(ep_size: int, alone: Alone) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tp_size": 2, "speculative": "mtp", "enable_mixed_chunk": True},
+        {"dp_size": 2, "ep_size": 2, "speculative": "dspark"},
+    ],
+    ids=["tp2", "dp2"],
+)
+def test_a_crowd_with_aborts_gives_everybody_their_own_tokens(fields: dict[str, Any], alone: Alone) -> None:
+    """A pool too small for all of them, so that some are preempted; afterwards everything is free again."""
+    rng = np.random.default_rng(5)
+    prompts = [rng.integers(2, 500, length).tolist() for length in (300, 3, 60, 250, 130, 258, 3, 130, 60, 300)]
+    news = [int(n) for n in rng.choice([4, 12, 25], len(prompts))]
+    with lab.open("tiny", chunked_prefill_size=96, max_running_requests=3, max_total_tokens=1024, **fields) as client:
+        free = client.status()
+        handles = [client.submit(p, max_new_tokens=n) for p, n in zip(prompts, news, strict=True)]
+        dropped = [client.submit(p, max_new_tokens=400) for p in prompts[:4]]
+        next(iter(dropped[0]))
+        for handle in dropped:
+            handle.abort()
+        got = [handle.result(WAIT_S) for handle in handles]
+        for handle in dropped:
+            handle.result(WAIT_S)
+        assert got == [alone(p, n) for p, n in zip(prompts, news, strict=True)]
+        after = client.status()
+        assert [after[key] for key in ("free_slots", "free_pages", "running")] == [
+            *(free[key] for key in ("free_slots", "free_pages")), 0,
+        ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_four_ranks_and_the_end_of_the_one_that_is_farthest_away(alone: Alone) -> None:
+    with lab.open("tiny", tp_size=2, dp_size=2, chunked_prefill_size=64) as client:
+        assert client.generate(PROMPTS, max_new_tokens=NEW).tokens == [alone(prompt, NEW) for prompt in PROMPTS]
+        timeline = client.profile(steps=2).timeline
+        assert set(timeline.rank.tolist()) == {0, 1, 2, 3}
+        assert client.pid is not None
+        (farthest,) = [pid for child in children(client.pid) for pid in children(child)]
+        kill([farthest])
+        with pytest.raises(RankDiedError, match=r"^rank 2 of 4 failed: rank 3 of 4 ended: killed by signal 9"):
+            client.generate(PROMPTS, max_new_tokens=500)
+
+
+@pytest.mark.slow
 def test_a_rank_that_hangs_is_missed_after_a_while(gone: Callable[[int], bool]) -> None:
     with lab.open("tiny", tp_size=2, collective_timeout_s=10) as client:
         ranks = others(client)
