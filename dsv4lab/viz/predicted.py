@@ -12,6 +12,7 @@ from dsv4lab.viz.sheet import Heading, Sheet, empty_sheet
 
 TITLE = "Predicted time per output token"
 MOST = 12
+_EARLIER = "#86a9c8"  # opaque: the contrast of the texts on it is computed from it, in either theme
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,10 @@ def predicted_sheet(points: Sequence[Predicted]) -> Sheet:
         x=places,
         y=[p.tpot_ms for p in shown],
         width=0.55,
-        marker={"color": [*([themes.fade(themes.BLUE, 0.45)] * (len(shown) - 1)), themes.BLUE], "line": {"width": 0}},
+        marker={"color": [*([_EARLIER] * (len(shown) - 1)), themes.BLUE], "line": {"width": 0}},
         text=[f"{100 * p.change:+.1f} %" for p in shown],
         textposition="inside",
-        insidetextanchor="end",
+        insidetextanchor="middle",  # the end is where the line for off often is
         customdata=hover,
         hovertemplate="%{customdata}<extra></extra>",
         name="TPOT",
