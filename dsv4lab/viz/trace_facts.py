@@ -156,7 +156,7 @@ def step_marks(timeline: Timeline) -> list[StepMark]:
 def _extents(timeline: Timeline, rows: Ints, key: Ints, steps: Steps | None) -> list[StepMark]:
     if not len(rows):
         return []
-    order = np.argsort(key, kind="stable")
+    order = np.argsort(key.astype(np.int16) if int(key.max()) < 2**15 else key, kind="stable")  # int16: by radix
     rows, key = rows[order], key[order]
     first = np.concatenate(([0], np.flatnonzero(key[1:] != key[:-1]) + 1))
     start = np.minimum.reduceat(timeline.start_ns[rows], first).tolist()

@@ -21,15 +21,16 @@ from dsv4lab.viz.tracks import Track, TrackRows, display_order, track_rows, with
 COLORINGS = ("category", "kernel", "layer")
 WAITING, CALLING, RANGING = len(CATEGORIES), len(CATEGORIES) + 1, len(CATEGORIES) + 2
 TONES = 32
-MOST_SLICES = 20_000
-MOST_IN_TRACK = 4_000
+MOST_SLICES = 12_000
+MOST_IN_TRACK = 2_000
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Cells:
     """Tracks with too many slices to draw, column by column: each array is ``[tracks, columns]``.
 
-    ``share`` (of the column, 0 to 255; above 0 wherever there is anything), ``tone`` (the one with most time),
+    ``share`` (of the column, 0 to 255; above 0 wherever there is anything), ``tone`` (that with most time in the column
+    and its neighbour: columns 0 and 1, 2 and 3, ... have one),
     ``count`` (slices that begin in the column), ``marked`` and ``path`` (whether some of it is among the found rows, or
     on the critical path).
     """
@@ -105,14 +106,14 @@ class TraceIndex:
         start, end = self.placed.start[part], self.placed.end[part]
         return merge(start, end) if keep.all() else merge(start[keep], end[keep])
 
-    @property
+    @cached_property
     def span_ns(self) -> tuple[int, int]:
         """First start and last end of everything; ``(0, 1)`` for an empty timeline."""
         if not len(self.timeline):
             return 0, 1
         return int(self.placed.start.min()), max(int(self.placed.reach.max()), int(self.placed.start.min()) + 1)
 
-    @property
+    @cached_property
     def busy_span_ns(self) -> tuple[int, int]:
         """First start and last end on the device; of everything if nothing ran there."""
         whole = [self.merged[at] for at in self.device if len(self.merged[at].start)]
@@ -238,14 +239,16 @@ class TraceIndex:
         share = np.ceil(255 * self.busy.covered(tracks, edges) / width).astype(np.uint8)
         count = self.events.measure(tracks, edges)[1].astype(np.int32)
         spans = self.colored(coloring)[1]
+        pairs = edges if len(edges) < 3 else np.concatenate((edges[:-1:2], edges[-1:]))
         tone = np.zeros(share.shape, np.uint8)
         for at, track in enumerate(tracks):
             used = [g for g in range(track * TONES, (track + 1) * TONES) if spans.first[g] < spans.first[g + 1]]
-            time = spans.covered(used, edges)
+            time = spans.covered(used, pairs)
             waits = [at for at, group in enumerate(used) if group % TONES == WAITING]
             if len(used) > len(waits):
                 time[waits] = 0
-            tone[at] = np.array(used, np.int64)[time.argmax(axis=0)] % TONES
+            most = np.array(used, np.int64)[time.argmax(axis=0)] % TONES
+            tone[at] = most if len(edges) < 3 else np.repeat(most, 2)[: len(width)]
         return Cells(tuple(tracks), share, tone, count, _touched(found, tracks, edges), _touched(path, tracks, edges))
 
     def _slices(

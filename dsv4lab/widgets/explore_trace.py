@@ -95,7 +95,9 @@ class TraceExplorer(anywidget.AnyWidget):
         except Exception as error:  # noqa: BLE001 - shown on the page, to the one who asked
             if not isinstance(error, LabError):
                 _log.error("a question of the trace explorer failed", exc_info=error)
-            self.send({"kind": "failed", "number": message.get("number"), "text": short(error_text(error), 500)})
+            text = short(error_text(error), 500)
+            question = message.get("kind")
+            self.send({"kind": "failed", "number": message.get("number"), "question": question, "text": text})
 
     def _reply(self, message: dict[str, Any]) -> None:
         kind = message.get("kind")

@@ -9,7 +9,10 @@ export default {
     const take = (message, buffers) => {
       if (message.kind === "setup") panels.begin(message);
       if (message.kind === "file") save(message.name, new Blob([buffers[0]], { type: message.type }));
-      if (message.kind === "failed") { fill(panels.note, message.text); panels.follow(false); panels.controls(); }
+      if (message.kind === "failed") {
+        fill(panels.note, message.text);
+        if (message.question === "poll") { panels.follow(false); panels.controls(); } // no engine to follow any more
+      }
     };
     model.on("msg:custom", take);
     const endTheme = followTheme(root, model, (palette) => { panels.view.palette = palette; panels.drawPool(); });

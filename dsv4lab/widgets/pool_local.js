@@ -20,8 +20,7 @@ class LocalModel {
 
   own(at, id) {
     const found = this.data.snapshots[at].requests.find((r) => r.request === id);
-    if (!found) throw new Error(`request ${id} is not in this snapshot`);
-    return found;
+    return found ?? { request: null, others: this.data.snapshots[at].requests.map((r) => r.request) };
   }
 
   request({ at, request }) { return { ...this.own(at, request) }; }
@@ -29,6 +28,7 @@ class LocalModel {
   reads({ at, request, position, ratio }) {
     const { shape } = this.data.setup;
     const own = this.own(at, request);
+    if (own.request === null) return { request, position, ratio, exact: false, window: [], rows: [] };
     const window = [];
     for (let p = Math.max(0, position + 1 - shape.window); p <= position; p += 1) window.push(own.slot * shape.ring_rows + (p % shape.ring_rows));
     const per = ratio ? shape.page_size / ratio : 0;

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsv4lab.errors import UsageError
+from dsv4lab.errors import RequestError, UsageError
 from dsv4lab.timeline.records import PoolSnapshot, QueryReads
 from dsv4lab.viz.pool_facts import pool_facts
 from dsv4lab.viz.pool_map import Ints, MapCells, PoolMap, ages, pool_reads
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 KINDS = {0: "SWA", 4: "CSA", 128: "HCA"}
 MOST_SNAPSHOTS = 500
 _KEPT_MAPS = 12
+_TRIES = 5
 
 
 class PoolSession:
@@ -107,7 +108,7 @@ class PoolSession:
         ratio = self._ratio(message)
         page_age, slot_age = ages([self.map(i) for i in range(max(0, at - _KEPT_MAPS + 2), at + 1)])
         window = rows = None
-        if message.get("request") is not None:
+        if self._holds(pool, message):
             window, rows = self._rows(pool, message, ratio)
         return {
             "at": at,
@@ -126,8 +127,14 @@ class PoolSession:
             raise UsageError(f"ratio {ratio!r}: the layers of this pool have {taken}")
         return int(ratio)
 
+    def _holds(self, pool: PoolMap, message: Json) -> bool:
+        """Whether the question's request is in this snapshot: while an engine runs it may have ended since."""
+        return any(r.request_id == message.get("request") for r in pool.snapshot.requests)
+
     def _request(self, message: Json) -> Json:
         pool = self.map(self._at(message))
+        if not self._holds(pool, message):
+            return {"request": None, "others": [r.request_id for r in pool.snapshot.requests]}
         request = pool.request(whole(message, "request", 0, 2**62))
         pages = np.array(request.pages, np.int64)
         return {
@@ -158,16 +165,14 @@ class PoolSession:
         """Rows of one query token in one layer kind; with ``exact`` those of the request's next forward, as it ran."""
         ratio = self._ratio(message)
         if message.get("exact"):
-            if self.client is None:
-                raise UsageError("recorded snapshots tell no choices of the indexer: exact reads take a live client")
-            request, layer = whole(message, "request", 0, 2**62), whole(message, "layer", 0, 2**31)
-            reads = self.client.query_reads(request, None, layer)
-            self.add(self.client.pool_snapshot())
-            self.recorded[request, layer] = reads
-            message = {**message, "position": reads.position, "ratio": reads.ratio, "at": len(self.snapshots) - 1}
+            reads = self._next_reads(message.get("request"), whole(message, "layer", 0, 2**31))
             ratio = reads.ratio
+            message = {**message, "request": reads.request_id, "position": reads.position}
+            message["at"] = len(self.snapshots) - 1
         pool = self.map(self._at(message))
-        window, rows = self._rows(pool, message, ratio)
+        window = rows = np.zeros(0, np.int64)
+        if self._holds(pool, message):
+            window, rows = self._rows(pool, message, ratio)
         return {
             "request": message.get("request"),
             "position": message.get("position"),
@@ -177,6 +182,29 @@ class PoolSession:
             "rows": rows.astype(np.int32),
             **self._steps(),
         }
+
+    def _next_reads(self, wanted: object, layer: int) -> QueryReads:
+        """What the next forward of a request reads, recorded with a snapshot that holds it.
+
+        Another request stands in for one that has ended, since an engine that decodes does not wait for the page.
+        """
+        if self.client is None:
+            raise UsageError("recorded snapshots tell no choices of the indexer: exact reads take a live client")
+        for _ in range(_TRIES):
+            before = self.client.pool_snapshot()
+            running = [r.request_id for r in before.requests]
+            if not running:
+                break
+            request = wanted if isinstance(wanted, int) and wanted in running else running[-1]
+            try:
+                reads = self.client.query_reads(request, None, layer)
+            except RequestError:
+                continue  # it ended in between
+            after = self.client.pool_snapshot()
+            self.add(after if any(r.request_id == request for r in after.requests) else before)
+            self.recorded[request, layer] = reads
+            return reads
+        raise UsageError("no request is running: start a load, then ask what its next forward reads")
 
     def _poll(self, _message: Json) -> Json:
         if self.client is None:

@@ -30,9 +30,11 @@ class PoolView {
     const known = this.request !== null;
     if (!known) { this.own = this.reads = null; this.lookPool(); return; }
     this.asksOwn.ask({ at: this.at, request: this.request }, (answer) => {
+      if (answer.request === null) { this.pick(answer.others[0] ?? null); return; } // it ended
       this.own = answer;
       const last = Math.max(answer.tokens - 1, 0);
-      if (this.position === null || this.followsEnd || this.position > last) this.position = last;
+      const held = answer.pages.length * this.setup.shape.page_size;
+      if (this.position === null || this.followsEnd || this.position >= held) this.position = last;
       this.lookReads();
       this.lookPool();
     });
@@ -68,7 +70,7 @@ class PoolView {
   exactly(layer) {
     this.asksReads.ask({ at: this.at, ratio: this.ratio, request: this.request, layer, exact: true }, (answer) => {
       Object.assign(this.setup, { steps: answer.steps, requests: answer.requests });
-      Object.assign(this, { at: answer.steps.length - 1, ratio: answer.ratio, position: answer.position, exact: { layer } });
+      Object.assign(this, { at: answer.steps.length - 1, request: answer.request, ratio: answer.ratio, position: answer.position, exact: { layer }, followsEnd: false });
       this.hooks.changed();
       this.look();
     });

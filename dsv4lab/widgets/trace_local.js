@@ -1,6 +1,6 @@
 // The kernel's part of the trace explorer for a saved page: the same answers, from the slices in the page.
 
-const MOST_SLICES = 20000, MOST_IN_TRACK = 4000, MOST_ARROWS = 400, TONES = 32;
+const MOST_SLICES = 12000, MOST_IN_TRACK = 2000, MOST_ARROWS = 400, TONES = 32;
 
 class LocalModel {
   constructor(traits, data) {

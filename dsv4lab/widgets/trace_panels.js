@@ -58,7 +58,15 @@ class TracePanels {
     );
     fill(this.note, setup.sides.flatMap((side) => side.notes.map((text) => `${two ? `${side.label}: ` : ""}${text}`)).join(" · "));
     this.paintLegend();
-    view.ask("steps", two && !this.aligned ? { pair: 0 } : {}, (answer) => { this.aligned = true; this.takeSteps(answer); });
+    this.stepsAsked = false;
+    if (two) this.askSteps();
+  }
+
+  // Two traces have to be moved before anything else; the steps of one can wait for its first picture.
+  askSteps() {
+    if (this.stepsAsked) return;
+    this.stepsAsked = true;
+    this.view.ask("steps", this.view.setup.sides.length > 1 && !this.aligned ? { pair: 0 } : {}, (answer) => { this.aligned = true; this.takeSteps(answer); });
   }
 
   takeSteps(answer) {
@@ -155,6 +163,7 @@ class TracePanels {
   }
 
   showTable(answer, measured) {
+    this.askSteps();
     const length = answer.end - answer.start;
     const [a, b] = answer.sides;
     const head = (text, help) => h("th", { help }, text);

@@ -4,7 +4,8 @@
 const GUTTER = 172;
 const MINI = 24, RULER = 20, STEPS = 15, RUNNING = 40, GAPS = 10, HEAD = MINI + RULER + STEPS + RUNNING + GAPS + 6;
 const CLOSEST_NS = 20;
-const OVERSCAN = 0.25;
+const OVERSCAN = 0.2;
+const RESTING_MS = 200;
 
 class TraceView extends TraceSelection {
   constructor(model, canvas, hooks) {
@@ -58,13 +59,14 @@ class TraceView extends TraceSelection {
     const margin = (end - start) * OVERSCAN;
     const tracks = this.rows().filter((r) => r.y + r.h >= this.scroll - 60 && r.y <= this.scroll + this.room() + 60).map((r) => r.track);
     const columns = Math.max(1, Math.min(3000, Math.round(this.plot() * (1 + 2 * OVERSCAN))));
+    clearTimeout(this.timer); // tables wait until the window rests: they must not stand before the next picture
     this.asks.ask({ ...this.question(), start: start - margin, end: end + margin, columns, tracks, flows: this.options.flows }, (answer) => {
       this.data = this.kept(answer);
       this.fresh = true;
       this.draw();
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.settle(), RESTING_MS);
     });
-    clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.settle(), 250);
   }
 
   settle() {

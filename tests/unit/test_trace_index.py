@@ -77,8 +77,9 @@ def test_cells_and_slices_are_what_counting_says(
             assert many.cells.share[at, column] == int(np.ceil(255 * share))
             assert many.cells.count[at, column] == sum(low <= a < high for a, _ in counted)
             time: dict[int, int] = {}
+            first, last = bins[column // 2 * 2][0], bins[min(column // 2 * 2 + 1, len(bins) - 1)][1]
             for r in own:
-                inside = max(0, min(rows[r][0] + rows[r][1], high) - max(rows[r][0], low))
+                inside = max(0, min(rows[r][0] + rows[r][1], last) - max(rows[r][0], first))
                 tone = int(index.colored("category")[0][index.positions[r]])
                 time[tone] = time.get(tone, 0) + (0 if rows[r][4] == 3 and counted else inside)
             assert time[int(many.cells.tone[at, column])] == max(time.values())

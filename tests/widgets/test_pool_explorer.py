@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dsv4lab as lab
-from dsv4lab.errors import UsageError
+from dsv4lab.errors import RequestError, UsageError
 from dsv4lab.timeline.records import PoolRequest, PoolSnapshot, QueryReads
 from dsv4lab.widgets.pool_session import MOST_SNAPSHOTS, PoolSession
 
@@ -47,6 +47,10 @@ def test_maps_requests_and_reads_of_recorded_snapshots() -> None:
     reads = session.answer({"kind": "reads", "at": 1, "ratio": 128, "request": 4, "position": 300})
     assert reads["rows"].tolist() == [524 + 10, 524 + 11]
     assert session.answer({"kind": "pool", "at": 0, "ratio": 0})["pages"] is None
+    gone = {"at": 1, "request": 5, "ratio": 4, "position": 9}  # it ended between two questions
+    assert session.answer({"kind": "request", **gone})["others"] == [4, 7]
+    assert len(session.answer({"kind": "reads", **gone})["rows"]) == 0
+    assert not session.answer({"kind": "pool", **gone})["pages"]["read"].any()
 
 
 def test_a_client_is_followed_and_tells_what_was_really_read() -> None:
@@ -54,11 +58,28 @@ def test_a_client_is_followed_and_tells_what_was_really_read() -> None:
     assert session.answer({"kind": "poll"})["steps"] == [601]
     assert session.answer({"kind": "poll"})["steps"] == [601, 602]
     reads = session.answer({"kind": "reads", "request": 4, "layer": 1, "exact": True, "at": 0, "ratio": 128})
-    assert (reads["exact"], reads["ratio"], reads["position"]) == (True, 4, 602)
+    assert (reads["exact"], reads["ratio"], reads["position"]) == (True, 4, 603)
     assert reads["rows"].tolist() == [524 + 329]
     at = len(reads["steps"]) - 1
-    marked = session.answer({"kind": "pool", "at": at, "ratio": 4, "request": 4, "position": 602, "layer": 1})
+    marked = session.answer({"kind": "pool", "at": at, "ratio": 4, "request": 4, "position": 603, "layer": 1})
     assert np.flatnonzero(marked["pages"]["read"]).tolist() == [329]
+
+
+def test_another_request_stands_in_for_one_that_ended() -> None:
+    client = Client()
+    asked: list[int] = []
+
+    def query_reads(request_id: int, position: int | None, layer: int) -> QueryReads:
+        asked.append(request_id)
+        if len(asked) < 3:
+            raise RequestError("it ended")
+        return QueryReads(request_id, 95, layer, 4, (131,), (524 + 2 * 64,))
+
+    client.query_reads = query_reads  # type: ignore[method-assign]
+    session = PoolSession([client.pool_snapshot()], client)  # type: ignore[arg-type]
+    reads = session.answer({"kind": "reads", "request": 99, "layer": 1, "exact": True, "at": 0, "ratio": 4})
+    assert asked == [7, 7, 7]
+    assert (reads["request"], reads["position"], reads["exact"]) == (7, 95, True)
 
 
 def test_old_snapshots_go_and_maps_follow() -> None:
@@ -72,7 +93,6 @@ def test_old_snapshots_go_and_maps_follow() -> None:
     [
         ({"kind": "pool", "at": 1, "ratio": 4}, r"0\.\.0"),
         ({"kind": "pool", "at": 0, "ratio": 8}, "0, 4, 128"),
-        ({"kind": "request", "at": 0, "request": 5}, "it has: 4, 7"),
         ({"kind": "reads", "at": 0, "ratio": 4, "request": 4, "position": 768}, r"0\.\.767"),
         ({"kind": "reads", "at": 0, "ratio": 4, "request": 4, "layer": 1, "exact": True}, "live client"),
         ({"kind": "poll"}, "live client"),
