@@ -26,6 +26,7 @@ COMMANDS = {
     "memory": "dsv4lab.cli.memory:MemoryCommand",
     "run": "dsv4lab.cli.run:RunCommand",
     "selfcheck": "dsv4lab.cli.selfcheck:SelfcheckCommand",
+    "serve": "dsv4lab.cli.serve:ServeCommand",
     "simulate": "dsv4lab.cli.simulate:SimulateCommand",
     "trace": "dsv4lab.cli.trace:TraceCommand",
     "tune": "dsv4lab.cli.tune:TuneCommand",

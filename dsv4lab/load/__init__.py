@@ -1,0 +1,1 @@
+"""Load on any OpenAI-compatible server, and servers of the user as things to measure."""

@@ -1,0 +1,1 @@
+"""The engine behind OpenAI's HTTP endpoints: ``dsv4lab serve``."""

@@ -1,0 +1,84 @@
+"""Recording forwards between two HTTP requests, into a file that TensorBoard's plugin finds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from pathlib import Path
+
+from dsv4lab.engine.client import EngineClient
+from dsv4lab.serve.problems import Problem
+from dsv4lab.timeline.timeline import Timeline
+from dsv4lab.trace.export import export_run
+
+
+class Profiler:
+    """One recording at a time. ``directory`` is a log directory of TensorBoard; each recording becomes a run in it."""
+
+    def __init__(self, client: EngineClient, directory: Path) -> None:
+        self._client = client
+        self.directory = directory
+        self._running: tuple[threading.Event, asyncio.Future[Timeline]] | None = None
+        self._busy = False
+
+    @property
+    def running(self) -> bool:
+        """Whether forwards are being recorded, or written down."""
+        return self._busy
+
+    async def start(self) -> None:
+        """Record from now on. Raises :class:`Problem` 409 while a recording runs, and what the engine raises."""
+        if self._busy:
+            raise Problem(409, "a profile is being recorded: POST /stop_profile ends it", code="profile_running")
+        self._busy = True
+        loop = asyncio.get_running_loop()
+        stop, begun, recorded = threading.Event(), loop.create_future(), loop.create_future()
+
+        def tell(future: asyncio.Future[Timeline], value: Timeline | None, error: Exception | None) -> None:
+            if not future.done():
+                future.set_exception(error) if error is not None else future.set_result(value)  # type: ignore[arg-type]
+
+        def run() -> None:
+            loop.call_soon_threadsafe(tell, begun, None, None)
+            stop.wait()
+
+        def record() -> None:
+            timeline, error = None, None
+            try:
+                timeline = self._client.record_while(run)
+            except Exception as caught:  # noqa: BLE001 - raised where the recording is waited for
+                error = caught
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(tell, begun, None, error)
+                loop.call_soon_threadsafe(tell, recorded, timeline, error)
+
+        recorded.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may be told of elsewhere
+        threading.Thread(target=record, name="dsv4lab-profile", daemon=True).start()
+        self._running = (stop, recorded)
+        try:
+            await begun
+        except BaseException:
+            stop.set()
+            self._running, self._busy = None, False
+            raise
+
+    async def stop(self) -> str:
+        """End the recording; the file's path inside the directory. Raises :class:`Problem` 409 where there is none."""
+        if self._running is None:
+            raise Problem(409, "no profile is being recorded: POST /start_profile begins one", code="no_profile")
+        (stop, recorded), self._running = self._running, None
+        stop.set()
+        try:
+            timeline = await recorded
+            folder = self.directory / "dsv4lab"
+            path = await asyncio.to_thread(export_run, timeline, folder)
+        finally:
+            self._busy = False
+        return path.relative_to(self.directory).as_posix()
+
+    def forget(self) -> None:
+        """End a recording that nobody will ask for."""
+        if self._running is not None:
+            self._running[0].set()
+            self._running, self._busy = None, False
