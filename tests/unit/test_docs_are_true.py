@@ -103,3 +103,13 @@ def test_links_to_the_gallery_name_notebooks() -> None:
     for page in PAGES:
         for name in re.findall(r"\]\((?:\.\./)?gallery/(\w+)\.md", page.read_text(encoding="utf-8")):
             assert name in notebooks, page
+
+
+def test_the_gallery_is_small_and_names_no_machine_path() -> None:
+    files = [path for path in (ROOT / "docs" / "gallery").rglob("*") if path.is_file()]
+    sizes = {path.name: path.stat().st_size for path in files}
+    assert {name: size for name, size in sizes.items() if size > 300_000} == {}
+    assert sum(sizes.values()) < 4_000_000
+    paths = re.compile(r"[\"' =](?:/home|/root|/tmp|/Users|/work)/")
+    texts = {path.name: path.read_text(encoding="utf-8") for path in files if path.suffix in (".json", ".html")}
+    assert [name for name, text in texts.items() if paths.search(text)] == []

@@ -59,6 +59,8 @@ def record(path: Path) -> dict[str, Any]:
     notebook = nbformat.read(path, as_version=4)
     changes = PARAMETERS.get(path.stem, {})
     outputs: dict[str, list[dict[str, Any]]] = {}
+    for old in (ROOT / RECORDS / "views").glob(f"{path.stem}-*"):
+        old.unlink()
     client = NotebookClient(notebook, timeout=600, kernel_name="python3")
     paths = os.pathsep.join(map(str, (ROOT, ROOT / "kernels")))
     with client.setup_kernel(env={**os.environ, "PYTHONPATH": paths}, cwd=str(path.parent)):
@@ -85,7 +87,13 @@ def record(path: Path) -> dict[str, Any]:
 
 def _machine() -> dict[str, str]:
     versions = {name: metadata.version(name) for name in PACKAGES}
-    return {"": f"{cpu_name()}, {usable_cores()} cores", "Python": platform.python_version(), **versions}
+    load = f"{os.getloadavg()[0]:.1f}"
+    return {
+        "": f"{cpu_name()}, {usable_cores()} cores",
+        "load average": load,
+        "Python": platform.python_version(),
+        **versions,
+    }
 
 
 def _run(client: NotebookClient, notebook: nbformat.NotebookNode, source: str) -> nbformat.NotebookNode:
@@ -136,7 +144,7 @@ def _photographer() -> Iterator[Any]:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
 
         def take(page: Path, theme: Any, target: Path) -> None:
-            tab = browser.new_page(viewport={"width": 1180, "height": 800}, color_scheme=theme)
+            tab = browser.new_page(viewport={"width": 920, "height": 800}, color_scheme=theme)
             tab.set_default_timeout(_PATIENCE_MS)
             tab.goto(page.as_uri())
             tab.wait_for_selector(".js-plotly-plot .main-svg")
