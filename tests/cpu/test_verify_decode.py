@@ -162,3 +162,21 @@ def test_without_speculation_a_wide_step_is_refused(plain_runner: Runner) -> Non
     with pytest.raises(PoolError, match="has 3 tokens; these rings take at most 1 to a request and step"):
         plain_runner.forward([item(1, BEGIN, 3)], "decode")
     assert Geometry.plan(MODEL, 1, 256).max_verify_tokens == 1
+
+
+@pytest.mark.parametrize("k", [2, 4, 7])
+def test_a_verify_step_in_a_mixed_forward_is_rolled_back_too(one_by_one: dict[int, torch.Tensor], k: int) -> None:
+    """Beside a prefill chunk, in prefill mode: one token stands, at every place around a 128-boundary."""
+    for begin in range(123, 129):
+        runner = make_runner(k)
+        runner.forward([item(1, 0, begin)], "prefill")
+        runner.reset_slot(2)
+        wrong = tuple((t + 1) % 512 for t in TEXTS[1][begin + 1 : begin + k])
+        items = [item(1, begin, k, (TEXTS[1][begin], *wrong)), item(2, 0, 40)]
+        logits = runner.forward(items, "prefill", wide_items=1).logits
+        assert logits.shape[0] == k + 1
+        assert close(logits[0], one_by_one[1][begin - BEGIN])
+        runner.pool.forget_rejected(1, begin + 1, begin + k)
+        for p in range(begin + 1, 133):
+            row = runner.forward([item(1, p, 1)], "decode").logits[0]
+            assert close(row, one_by_one[1][p - BEGIN]), f"{k} tokens at {begin}, then {p}"
