@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +12,9 @@ from dsv4lab.engine.payloads import pack_timeline
 from dsv4lab.engine.protocol import ForwardResult
 from dsv4lab.engine.scheduler import Scheduler
 from dsv4lab.engine.step import Step
+from dsv4lab.engine.step_busy import busy_of_each
 from dsv4lab.errors import EngineError
 from dsv4lab.overlap.run_record import timeline_of
-from dsv4lab.timeline.intervals import EMPTY, covered, merge
-from dsv4lab.timeline.program import MAIN
 from dsv4lab.timeline.ranks import of_rank, side_by_side
 from dsv4lab.timeline.records import StepRecord
 from dsv4lab.timeline.timeline import UNKNOWN, Timeline
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from dsv4lab.overlap.run_record import RunRecord
 
 LIVE_PERIOD_NS = 100_000_000
-RECENT_OPS = 2000
+RECENT_OPS = 600
 MAX_RECORDED_STEPS = 4096
 
 
@@ -64,9 +63,13 @@ class StepFacts:
         return Ran(step, result.record, start_ns, dur_ns, self.plan, self.hw_queues, free, ranks)
 
 
-def step_record(ran: Ran) -> StepRecord:
-    """The record of one forward."""
-    busy, hidden = busy_of(ran.record)
+def step_records(rans: Sequence[Ran]) -> tuple[StepRecord, ...]:
+    """The records of these forwards."""
+    busy = busy_of_each([ran.record for ran in rans])
+    return tuple(_step_record(ran, *one) for ran, one in zip(rans, busy, strict=True))
+
+
+def _step_record(ran: Ran, busy_ns: dict[str, int], hidden_ns: int) -> StepRecord:
     return StepRecord(
         step=ran.step.number,
         mode=ran.step.mode,
@@ -76,21 +79,10 @@ def step_record(ran: Ran) -> StepRecord:
         dur_ns=ran.dur_ns,
         plan=ran.plan,
         hw_queues=ran.hw_queues,
-        busy_ns=busy,
-        hidden_ns=hidden,
+        busy_ns=busy_ns,
+        hidden_ns=hidden_ns,
         free_pages=ran.free_pages,
     )
-
-
-def busy_of(record: RunRecord) -> tuple[dict[str, int], int]:
-    """Busy time by stream, and how much of the side streams' lies under main's: as ``stream_busy`` of its timeline."""
-    places: dict[str, list[int]] = {stream: [] for stream in record.program.streams}
-    for place, op in enumerate(record.program.ops):
-        places[op.stream].append(place)
-    merged = {s: merge(record.start_ns[rows], record.end_ns[rows]) for s, rows in places.items()}
-    main = merged.get(MAIN, EMPTY)
-    hidden = sum(int(covered(main, *union).sum()) for stream, union in merged.items() if stream != MAIN)
-    return {stream: union.length for stream, union in merged.items()}, hidden
 
 
 def timeline(rans: list[Ran], meta: Mapping[str, Any]) -> Timeline:
@@ -137,7 +129,7 @@ class LiveFeed:
 
     def _flush(self) -> None:
         pending, self._pending = self._pending, []
-        records = tuple(step_record(ran) for ran in pending)
+        records = step_records(pending)
         self.send(Steps(records, pack_timeline(timeline(_recent(pending), {}))))
 
 
@@ -203,7 +195,7 @@ class Recorder:
         call, rans, idles = self._open, self._rans, self._idles
         self._open, self._rans, self._idles = None, [], {}
         program = rans[-1].record.program if rans else None
-        steps = tuple(step_record(ran) for ran in rans)
+        steps = step_records(rans)
         ran = timeline(rans, self.describe())
         if idles:
             rounds = [

@@ -46,9 +46,13 @@ def timeline_of(
     names: dict[str, int] = {}
     streams: dict[str, int] = {MAIN: 0}
     queue_count = 1 + max((q for r in records for q in r.queue_of.values()), default=-1)
-    parts = [
-        _columns(record, number, names, streams, barriers) for record, number in zip(records, numbers, strict=True)
-    ]
+    parts: list[dict[str, Any]] = []
+    known: dict[tuple[int, tuple[tuple[str, int], ...]], _Static] = {}
+    for record, number in zip(records, numbers, strict=True):
+        key = (id(record.program), tuple(record.queue_of.items()))
+        if key not in known:
+            known[key] = _static(record, names, streams, barriers)
+        parts.append(_columns(record, number, known[key]))
     columns: dict[str, Any] = {
         k: np.concatenate([p[k] for p in parts]) if parts else np.empty(0, np.int64) for k in _COLUMN_NAMES
     }
@@ -65,18 +69,34 @@ def timeline_of(
 _COLUMN_NAMES = ("start_ns", "dur_ns", "stream", "queue", "name", "kind", "queued_ns", "correlation", "step", "layer")
 
 
-def _columns(
-    record: RunRecord, step: int, names: dict[str, int], streams: dict[str, int], barriers: bool
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Static:
+    """What a program's rows have in common in every run of it."""
+
+    name: NDArray[np.int32]
+    stream: NDArray[np.int32]
+    queue: NDArray[np.int32]
+    layer: NDArray[np.int32]
+    blocked: NDArray[np.bool_]
+    wait_name: int
+
+
+def _static(record: RunRecord, names: dict[str, int], streams: dict[str, int], barriers: bool) -> _Static:
     ops = record.program.ops
     n = len(ops)
     name = np.fromiter((names.setdefault(o.name, len(names)) for o in ops), np.int32, n)
     stream = np.fromiter((streams.setdefault(o.stream, len(streams)) for o in ops), np.int32, n)
     queue = np.fromiter((record.queue_of[o.stream] for o in ops), np.int32, n)
     layer = np.fromiter((o.layer for o in ops), np.int32, n)
-    index = np.arange(n, dtype=np.int64)
     blocked = np.fromiter((bool(o.waits) for o in ops), np.bool_, n) & barriers
     wait_name = names.setdefault("barrier", len(names)) if blocked.any() else 0
+    return _Static(name, stream, queue, layer, blocked, wait_name)
+
+
+def _columns(record: RunRecord, step: int, of: _Static) -> dict[str, Any]:
+    n, blocked = len(record.program.ops), of.blocked
+    waits = int(blocked.sum())
+    index = np.arange(n, dtype=np.int64)
 
     def both(kernel: Any, wait: Any) -> Any:
         return np.concatenate([kernel, wait])
@@ -84,12 +104,12 @@ def _columns(
     return {
         "start_ns": both(record.start_ns, record.head_ns[blocked]),
         "dur_ns": both(record.end_ns - record.start_ns, (record.start_ns - record.head_ns)[blocked]),
-        "stream": both(stream, stream[blocked]),
-        "queue": both(queue, queue[blocked]),
-        "name": both(name, np.full(int(blocked.sum()), wait_name, np.int32)),
-        "kind": both(np.full(n, Kind.KERNEL, np.int8), np.full(int(blocked.sum()), Kind.WAIT, np.int8)),
+        "stream": both(of.stream, of.stream[blocked]),
+        "queue": both(of.queue, of.queue[blocked]),
+        "name": both(of.name, np.full(waits, of.wait_name, np.int32)),
+        "kind": both(np.full(n, Kind.KERNEL, np.int8), np.full(waits, Kind.WAIT, np.int8)),
         "queued_ns": both(record.queued_ns, record.queued_ns[blocked]),
         "correlation": both(index, index[blocked]),
-        "step": np.full(n + int(blocked.sum()), step, np.int32),
-        "layer": both(layer, layer[blocked]),
+        "step": np.full(n + waits, step, np.int32),
+        "layer": both(of.layer, of.layer[blocked]),
     }
