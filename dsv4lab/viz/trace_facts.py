@@ -13,12 +13,11 @@ from dsv4lab.timeline.intervals import Ints
 from dsv4lab.timeline.timeline import UNKNOWN, Kind, Timeline
 from dsv4lab.trace.analyse.categories import CATEGORIES
 from dsv4lab.trace.analyse.critical import critical_path
-from dsv4lab.trace.analyse.idle import Gap, idle_gaps
+from dsv4lab.trace.analyse.idle import CAUSES, Gap
 from dsv4lab.trace.analyse.steps import Steps, find_steps, mode_of
 from dsv4lab.viz.axes import time_text
 from dsv4lab.viz.trace_index import TraceIndex
 
-MOST_GAP_ROWS = 5_000
 MOST_PATH_ROWS = 200_000
 
 
@@ -187,28 +186,29 @@ def paired_steps(a: list[StepMark], b: list[StepMark]) -> list[tuple[int, int]]:
     return sorted(pairs)
 
 
-def window_gaps(index: TraceIndex, start_ns: int, end_ns: int) -> list[Gap] | None:
-    """Idle gaps that touch a window with their cause; ``None`` while it has more than 5,000 rows."""
-    at = _positions(index, start_ns, end_ns)
-    if len(at) > MOST_GAP_ROWS:
-        return None
-    line = index.timeline
-    calls = np.flatnonzero(line.kind == int(Kind.HOST))
-    near = (line.end_ns[calls] >= start_ns) & (line.start_ns[calls] <= end_ns)
-    near[:1] = True  # that there are calls at all decides how a gap is read
-    rows = np.concatenate([index.placed.rows[_with_neighbours(index, start_ns, end_ns)], calls[near]])
-    found = idle_gaps(line.select(rows))
-    return [gap for gap in found if gap.start_ns < end_ns and gap.start_ns + gap.dur_ns > start_ns]
+def window_gaps(index: TraceIndex, start_ns: int, end_ns: int, most: int = 1500) -> list[Gap]:
+    """The longest idle gaps that touch a window, with their cause."""
+    gaps = index.gaps
+    inside = np.flatnonzero((gaps.start_ns < end_ns) & (gaps.start_ns + gaps.dur_ns > start_ns))
+    longest = inside[np.argsort(-gaps.dur_ns[inside], kind="stable")][:most]
+    name, names = index.timeline.name, index.timeline.names
+    return [
+        Gap(
+            int(gaps.rank[at]),
+            int(gaps.start_ns[at]),
+            int(gaps.dur_ns[at]),
+            CAUSES[gaps.cause[at]],
+            _label(names, int(name[gaps.after[at]])),
+            _label(names, int(name[gaps.before[at]])),
+        )
+        for at in longest.tolist()
+    ]
 
 
-def _with_neighbours(index: TraceIndex, start_ns: int, end_ns: int) -> Ints:
-    """The window's positions and the nearest of each track on both sides, so that gaps at its rims are whole."""
-    out = [np.zeros(0, np.int64)]
-    for track in index.device:
-        part = index.placed.inside(track, start_ns, end_ns)
-        low, high = int(index.placed.first[track]), int(index.placed.first[track + 1])
-        out.append(np.arange(max(low, part.start - 1), min(high, part.stop + 1)))
-    return np.concatenate(out)
+def window_idle(index: TraceIndex, start_ns: int, end_ns: int) -> dict[str, int]:
+    """Idle time of a window by cause, in nanoseconds; causes without any are left out."""
+    time = index.idle.covered(range(len(CAUSES)), np.array([start_ns, end_ns], np.int64))[:, 0].tolist()
+    return {cause: ns for cause, ns in zip(CAUSES, time, strict=True) if ns}
 
 
 def path_rows(index: TraceIndex, start_ns: int, end_ns: int) -> tuple[NDArray[np.bool_], dict[str, int]] | None:

@@ -13,6 +13,7 @@ from dsv4lab.errors import UsageError
 from dsv4lab.timeline.intervals import Intervals, Ints, intersect, merge, merge_all
 from dsv4lab.timeline.timeline import UNKNOWN, Kind, Timeline
 from dsv4lab.trace.analyse.categories import CATEGORIES, category_ids
+from dsv4lab.trace.analyse.idle import CAUSES, GapColumns, gap_columns
 from dsv4lab.trace.analyse.ops import layer_ids
 from dsv4lab.viz import theme as themes
 from dsv4lab.viz.spans import SpanIndex
@@ -160,6 +161,17 @@ class TraceIndex:
         return SpanIndex.build(self.placed.start[keep], self.placed.end[keep], self.track_of[keep], len(self.tracks))
 
     @cached_property
+    def gaps(self) -> GapColumns:
+        """Idle gaps of the whole timeline with their causes."""
+        return gap_columns(self.timeline)
+
+    @cached_property
+    def idle(self) -> SpanIndex:
+        """The gaps by cause."""
+        gaps = self.gaps
+        return SpanIndex.build(gaps.start_ns, gaps.start_ns + gaps.dur_ns, gaps.cause, len(CAUSES))
+
+    @cached_property
     def categories(self) -> NDArray[np.int8]:
         """``int8 [n]``: category of every row of the timeline."""
         return category_ids(self.timeline)
@@ -199,6 +211,12 @@ class TraceIndex:
         tone[self.timeline.kind == int(Kind.HOST)] = CALLING
         tone[self.timeline.kind == int(Kind.ANNOTATION)] = RANGING
         return tone
+
+    def idle_shares(self, edges_ns: Ints) -> NDArray[np.uint8]:
+        """Idle time by cause: ``[causes, columns]`` shares of the column from 0 to 255, above 0 where there is any."""
+        time = self.idle.covered(range(len(CAUSES)), edges_ns)
+        shares: NDArray[np.uint8] = np.ceil(255 * np.minimum(time / np.diff(edges_ns), 1.0)).astype(np.uint8)
+        return shares
 
     def mark(self, rows: NDArray[np.bool_]) -> Marks:
         """Prepare a set of rows (``bool [n]``) for drawing."""

@@ -75,26 +75,31 @@ function paintRunning(pen, view, shape, y) {
   pen.unclip();
 }
 
+// Idle time: its causes above each other in every column; grey while they are not there yet.
 function paintGaps(pen, view, shape, y) {
   pen.text("idle, by cause", 6, y + GAPS / 2, view.palette.muted, { size: 10.5 });
   pen.clip(GUTTER, y, view.plot(), GAPS);
-  const sides = view.setup.sides.length;
-  const tall = GAPS / sides;
+  const { causes, sides } = view.setup;
+  const tall = GAPS / sides.length - 1;
   const data = view.covers(view.data) ? view.data : view.overview;
-  const colors = new Map(view.setup.causes.map((cause) => [cause.label, cause.color]));
-  for (let side = 0; side < sides; side += 1) {
-    const top = y + side * tall;
-    const gaps = view.gaps[side];
-    if (gaps) {
-      for (const [start, dur, cause] of gaps) if (start < shape.end && start + dur > shape.start) pen.rect(shape.x(start), top, Math.max(shape.x(start + dur) - shape.x(start), 1), tall - 1, colors.get(cause));
-      continue;
-    }
-    const size = (data.end - data.start) / data.columns;
-    for (let i = 0; i < data.columns; i += 1) {
-      const idle = 1 - data.busy[side][i];
+  const size = (data.end - data.start) / data.columns;
+  const from = Math.max(0, Math.floor((shape.start - data.start) / size));
+  const to = Math.min(data.columns, Math.ceil((shape.end - data.start) / size));
+  sides.forEach((_, side) => {
+    const base = y + (side + 1) * (tall + 1) - 1;
+    for (let i = from; i < to; i += 1) {
       const x = shape.x(data.start + i * size);
-      if (idle > 0.004 && x < shape.right && x > shape.left - 4) pen.rect(x, top, Math.max(shape.x(data.start + (i + 1) * size) - x, 0.7), tall - 1, view.palette.muted, 0.15 + 0.6 * idle);
+      const w = Math.max(shape.x(data.start + (i + 1) * size) - x, 0.7);
+      if (!data.idle) { pen.rect(x, base - tall * (1 - data.busy[side][i]), w, tall * (1 - data.busy[side][i]), view.palette.muted, 0.5); continue; }
+      let top = base;
+      for (let cause = 0; cause < causes.length; cause += 1) {
+        const share = data.idle[side][cause * data.columns + i];
+        if (!share) continue;
+        const h = Math.max(1, (share / 255) * tall);
+        pen.rect(x, Math.max(top - h, base - tall), w, h, causes[cause].color);
+        top -= h;
+      }
     }
-  }
+  });
   pen.unclip();
 }

@@ -102,8 +102,8 @@ function hint(view, hit, x) {
     return now;
   }
   if (hit.part === "gaps") {
-    for (const gaps of view.gaps) for (const [start, dur, cause, after, before] of gaps ?? []) if (view.time(x) >= start && view.time(x) < start + dur) return `idle ${ns(dur)}: ${cause}\nafter ${after}\nbefore ${before}`;
-    return view.gaps.some((gaps) => gaps === null) ? "share of time in which no track is busy; zoom in for gaps by cause" : now;
+    for (const gaps of view.gaps) for (const [start, dur, cause, after, before] of gaps) if (view.time(x) >= start && view.time(x) < start + dur) return `idle ${ns(dur)}: ${cause}\nafter ${after}\nbefore ${before}`;
+    return `${now}\nshare of each column in which no track is busy, by cause`;
   }
   if (hit.part === "running") return `${now}\nmean number of device tracks that are busy in a column: concurrency over time`;
   return hit.part === "ruler" ? `${now}\ndrag to zoom to a range` : null;

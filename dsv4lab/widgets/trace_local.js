@@ -64,7 +64,8 @@ class LocalModel {
     const flat = (kind) => { const out = new kind(cells.tracks.length * columns); return (parts) => { parts.forEach((p, i) => out.set(p, i * columns)); return out; }; };
     for (const key of ["share", "tone", "marked", "path"]) cells[key] = flat(Uint8Array)(cells[key]);
     cells.count = flat(Int32Array)(cells.count);
-    return { start, end, columns, cells, slices, running, busy, names, flows: q.flows ? this.arrows(start, end) : [] };
+    const idle = q.idle ? this.data.sides.map((side) => this.idle(side, start, end, columns)) : undefined;
+    return { start, end, columns, cells, slices, running, busy, names, idle, flows: q.flows ? this.arrows(start, end) : [] };
   }
 
   single(side, t, from, to, start, color, out, names) {
@@ -112,6 +113,33 @@ class LocalModel {
     return [sum, any];
   }
 
+  // Idle time by cause and column, as shares from 0 to 255.
+  idle(side, start, end, columns) {
+    const size = (end - start) / columns;
+    const time = new Float64Array(this.data.causes.length * columns);
+    const [begins, durs, causes] = side.gaps;
+    for (let i = 0; i < begins.length; i += 1) {
+      const [a, b] = [begins[i], begins[i] + durs[i]];
+      for (let c = Math.max(0, Math.floor((a - start) / size)); c < columns && start + c * size < b; c += 1) time[causes[i] * columns + c] += Math.max(0, Math.min(b, start + (c + 1) * size) - Math.max(a, start + c * size));
+    }
+    return Uint8Array.from(time, (t) => Math.min(255, Math.ceil((255 * t) / size - 1e-9)));
+  }
+
+  gaps(side, start, end) {
+    const [begins, durs, causes, after, before] = side.gaps;
+    const name = (id) => (side.names[id] ?? "unnamed").slice(0, 80);
+    const [idle, inside] = [{}, []];
+    for (let i = 0; i < begins.length; i += 1) {
+      const within = Math.min(begins[i] + durs[i], end) - Math.max(begins[i], start);
+      if (within <= 0) continue;
+      const cause = this.data.causes[causes[i]];
+      idle[cause] = (idle[cause] ?? 0) + within;
+      inside.push(i);
+    }
+    const gaps = inside.sort((a, b) => durs[b] - durs[a]).slice(0, 60).map((i) => [begins[i], durs[i], this.data.causes[causes[i]], name(after[i]), name(before[i]), 0]);
+    return { gaps, idle };
+  }
+
   devices(side) { return [...Array(side.first.length - 1).keys()].filter((t) => this.data.setup.tracks[side.track + t].kind === "device"); }
 
   merged(side, t, start, end) {
@@ -153,8 +181,7 @@ class LocalModel {
       for (let i = 0; i < begins.length; i += 1) union += Math.max(0, Math.min(ends[i], end) - Math.max(begins[i], start));
       const sum = tracks.reduce((n, t) => n + t.busy_ns, 0);
       const names = [...byName].map(([id, n]) => ({ name: side.names[id] ?? "unnamed", category: this.data.setup.tones[side.kinds[n.at]].label, rows: n.rows, ns: n.ns })).sort((a, b) => b.ns - a.ns).slice(0, 40);
-      const gaps = side.gaps && side.gaps.filter((g) => g[0] < end && g[0] + g[1] > start).sort((a, b) => b[1] - a[1]).slice(0, 1500);
-      return { union_ns: union, sum_ns: sum, concurrency: union ? sum / union : 0, tracks, names, gaps };
+      return { union_ns: union, sum_ns: sum, concurrency: union ? sum / union : 0, tracks, names, ...this.gaps(side, start, end) };
     });
     return { start, end, sides };
   }

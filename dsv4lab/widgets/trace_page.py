@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 
 from dsv4lab.timeline.timeline import UNKNOWN, Kind
-from dsv4lab.trace.analyse.idle import idle_gaps
 from dsv4lab.viz import trace_facts as facts
 from dsv4lab.viz.trace_index import COLORINGS
 from dsv4lab.widgets import front
 from dsv4lab.widgets.saved import saved_page
 from dsv4lab.widgets.trace_session import TraceSession
-from dsv4lab.widgets.trace_side import Side, gaps_json
+from dsv4lab.widgets.trace_side import Side
 from dsv4lab.widgets.trace_wire import short
 
 SOURCES = (
@@ -28,7 +27,6 @@ SOURCES = (
 )
 MOST_PAIRS = 50_000
 MOST_GAPS = 50_000
-MOST_ROWS_WITH_GAPS = 100_000
 
 
 def trace_page(session: TraceSession, theme: str, height: int) -> str:
@@ -87,9 +85,11 @@ def _path(side: Side) -> Any:
     return None if found is None else [found[0][side.index.placed.rows].astype(np.uint8), found[1]]
 
 
-def _gaps(side: Side) -> list[list[Any]] | None:
-    """All gaps with their cause while the device has at most 100,000 rows."""
-    line = side.index.timeline
-    if int(line.busy_mask.sum()) > MOST_ROWS_WITH_GAPS:
-        return None
-    return gaps_json(side, idle_gaps(line)[:MOST_GAPS])
+def _gaps(side: Side) -> list[Any]:
+    """The longest 50,000 gaps with their cause, in columns."""
+    gaps = side.index.gaps
+    kept = np.sort(np.argsort(-gaps.dur_ns, kind="stable")[:MOST_GAPS])
+    names = side.index.timeline.name
+    start = (gaps.start_ns[kept] - side.origin_ns).astype(np.float64)
+    dur = gaps.dur_ns[kept].astype(np.float64)
+    return [start, dur, gaps.cause[kept].astype(np.uint8), names[gaps.after[kept]], names[gaps.before[kept]]]

@@ -194,10 +194,9 @@ class TracePanels {
 
   showGaps(sides) {
     const { view } = this;
-    if (sides.every((side) => side.gaps === null)) { fill(this.idle, h("h4", null, "Idle gaps"), h("p", { class: "quiet" }, "Zoom in to at most 5,000 rows for gaps with their causes.")); return; }
     const help = new Map(view.setup.causes.map((c) => [c.label, c]));
-    const lines = sides.flatMap((side, i) => (side.gaps ?? []).slice(0, 30).map((g) => [i, ...g]));
-    fill(this.idle, h("h4", null, "Longest idle gaps"), h("div", { class: "scroll" }, h("table", null, h("tr", null, h("th", { help: HELP.cause }, "cause"), h("th", null, "idle"), h("th", null, "at"), h("th", null, "before")),
+    const lines = sides.flatMap((side, i) => side.gaps.slice(0, 40).map((g) => [i, ...g]));
+    fill(this.idle, h("h4", null, "Idle, by cause"), sides.map((side, i) => h("div", { class: "quiet" }, sides.length > 1 ? `${"AB"[i]} ` : "", Object.entries(side.idle).map(([cause, t]) => `${cause} ${ns(t)}`).join(" · ") || "never idle")), h("div", { class: "scroll" }, h("table", null, h("tr", null, h("th", { help: HELP.cause }, "cause"), h("th", null, "idle"), h("th", null, "at"), h("th", null, "before")),
       lines.map(([side, start, dur, cause, after, before]) => h("tr", null, h("td", { help: help.get(cause)?.help }, h("span", { class: "key", style: { background: help.get(cause)?.color } }), sides.length > 1 ? `${"AB"[side]} ${cause}` : cause), h("td", null, ns(dur)), h("td", null, button(ns(start), `show this gap: after ${after}`, () => fit(view, start - dur, start + 2 * dur))), h("td", { title: before, class: "long" }, before))))));
   }
 

@@ -137,6 +137,8 @@ class TraceSession:
         out = joined([(f, s.origin_ns, w) for f, s, w in windows])
         names = self._names([(number, w) for number, (_, _, w) in enumerate(windows)])
         arrows = self._arrows(start, end) if message.get("flows") else []
+        if message.get("idle"):
+            out["idle"] = [side.index.idle_shares(edges + side.origin_ns) for side in self.sides]
         return {"start": start, "end": end, "columns": len(edges) - 1, "names": names, "flows": arrows, **out}
 
     def _names(self, windows: list[tuple[int, Window]]) -> list[dict[str, str]]:

@@ -16,7 +16,7 @@ from dsv4lab.viz.trace_index import Marks, TraceIndex
 from dsv4lab.widgets.trace_wire import short
 
 Json = dict[str, Any]
-MOST_GAPS = 1500
+MOST_GAPS = 60
 CAUSE_TEXTS = {
     "launch-bound": "the next row's launch began inside the gap or was still on its way, and the host was launching",
     "host gap": "the host launched nothing for a while before the next row's launch",
@@ -50,7 +50,7 @@ def side_table(side: Side, start: int, end: int, labelled: Callable[[str], str])
     """Busy table, longest names and idle gaps of one side in a window of the page's clock."""
     begin, stop = start + side.origin_ns, end + side.origin_ns
     busy = facts.window_busy(side.index, begin, stop)
-    gaps = facts.window_gaps(side.index, begin, stop)
+    gaps = facts.window_gaps(side.index, begin, stop, MOST_GAPS)
     names = facts.window_names(side.index, begin, stop)
     return {
         "union_ns": busy.union_busy_ns,
@@ -58,7 +58,8 @@ def side_table(side: Side, start: int, end: int, labelled: Callable[[str], str])
         "concurrency": busy.concurrency,
         "tracks": [{**asdict(track), "label": labelled(track.label)} for track in busy.tracks],
         "names": [{**asdict(name), "name": short(name.name, 160)} for name in names],
-        "gaps": None if gaps is None else gaps_json(side, sorted(gaps, key=lambda g: -g.dur_ns)[:MOST_GAPS]),
+        "gaps": gaps_json(side, gaps),
+        "idle": facts.window_idle(side.index, begin, stop),
     }
 
 

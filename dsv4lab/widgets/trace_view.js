@@ -60,7 +60,7 @@ class TraceView extends TraceSelection {
     const tracks = this.rows().filter((r) => r.y + r.h >= this.scroll - 60 && r.y <= this.scroll + this.room() + 60).map((r) => r.track);
     const columns = Math.max(1, Math.min(3000, Math.round(this.plot() * (1 + 2 * OVERSCAN))));
     clearTimeout(this.timer); // tables wait until the window rests: they must not stand before the next picture
-    this.asks.ask({ ...this.question(), start: start - margin, end: end + margin, columns, tracks, flows: this.options.flows }, (answer) => {
+    this.asks.ask({ ...this.question(), start: start - margin, end: end + margin, columns, tracks, flows: this.options.flows, idle: this.table !== undefined }, (answer) => {
       this.data = this.kept(answer);
       this.fresh = true;
       this.draw();
@@ -71,6 +71,7 @@ class TraceView extends TraceSelection {
 
   settle() {
     this.asksTable.ask(this.measure ?? this.window, (answer) => {
+      if (!this.table) { this.table = answer; this.request(); } // causes of idle time come with pictures after the first
       this.table = answer;
       this.gaps = answer.sides.map((side) => side.gaps);
       this.hooks.table(answer, this.measure !== null);

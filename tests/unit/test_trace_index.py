@@ -25,6 +25,7 @@ from dsv4lab.viz.trace_facts import (
     step_marks,
     window_busy,
     window_gaps,
+    window_idle,
     window_names,
 )
 from dsv4lab.viz.trace_index import RANGING, WAITING, TraceIndex
@@ -190,9 +191,18 @@ def test_steps_pair_by_mode_and_gaps_keep_their_causes() -> None:
     ]
     assert paired_steps(marks, marks[1:]) == [(1, 0)]
     index = TraceIndex(line)
-    assert window_gaps(index, *index.span_ns) == idle_gaps(line)
-    inner = window_gaps(index, BASE + 30, BASE + 65)
-    assert inner == [g for g in idle_gaps(line) if g.start_ns < BASE + 65 and g.start_ns + g.dur_ns > BASE + 30]
+    assert sorted(window_gaps(index, *index.span_ns), key=lambda g: g.start_ns) == idle_gaps(line)
+    low, high = BASE + 30, BASE + 65
+    inner = [g for g in idle_gaps(line) if g.start_ns < high and g.start_ns + g.dur_ns > low]
+    assert sorted(window_gaps(index, low, high), key=lambda g: g.start_ns) == inner
+    assert len(window_gaps(index, low, high, 1)) == 1
+    time: dict[str, int] = {}
+    for gap in inner:
+        within = min(gap.start_ns + gap.dur_ns, high) - max(gap.start_ns, low)
+        time[gap.cause] = time.get(gap.cause, 0) + within
+    assert window_idle(index, low, high) == time
+    shares = index.idle_shares(np.array([low, low + 10, high]))
+    assert shares.sum(axis=0).tolist()[0] >= 255
 
 
 def test_the_critical_path_and_the_facts_of_a_row() -> None:

@@ -57,61 +57,88 @@ class StreamIdle:
     device_idle_ns: int
 
 
-def _split(timeline: Timeline, rank: int, rows: NDArray[np.int64]) -> list[Gap]:
+@dataclass(frozen=True, eq=False, slots=True)
+class GapColumns:
+    """Gaps in columns, in order of time: ``cause`` indexes :data:`CAUSES`, ``after`` and ``before`` are row numbers."""
+
+    rank: NDArray[np.int32]
+    start_ns: Ints
+    dur_ns: Ints
+    cause: NDArray[np.int8]
+    after: Ints
+    before: Ints
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+def gap_columns(timeline: Timeline) -> GapColumns:
+    """Every gap between the first and the last busy row of each rank. Their sum is the idle time."""
+    busy = np.flatnonzero(timeline.busy_mask & (timeline.dur_ns > 0))
+    ranks = timeline.rank[busy]
+    parts = [_of_rank(timeline, rank, busy[ranks == rank]) for rank in np.unique(ranks).tolist()]
+    columns = [np.concatenate([np.zeros(0, np.int64), *(part[i] for part in parts)]) for i in range(6)]
+    order = np.lexsort((columns[0], columns[1]))
+    rank, start, dur, cause, after, before = (column[order] for column in columns)
+    return GapColumns(rank.astype(np.int32), start, dur, cause.astype(np.int8), after, before)
+
+
+def _of_rank(timeline: Timeline, rank: int, rows: NDArray[np.int64]) -> tuple[Ints, ...]:
     """The gaps of one rank, each one split where the launch of the next row begins."""
     rows = rows[np.argsort(timeline.start_ns[rows], kind="stable")]
     start, end = timeline.start_ns[rows], timeline.end_ns[rows]
     reach = np.maximum.accumulate(end)
-    open_at = np.flatnonzero(start[1:] > reach[:-1]) + 1
+    at = np.flatnonzero(start[1:] > reach[:-1]) + 1
     ender = np.maximum.accumulate(np.where(end == reach, np.arange(len(rows)), 0))
+    before, after, begin, stop = rows[ender[at - 1]], rows[at], reach[at - 1], start[at]
+    cause, cuts = _causes(timeline, rank, before, after, begin, stop)
+    edges = np.stack([begin, *cuts, stop], axis=1)
+    keep = edges[:, 1:] > edges[:, :-1]
+    which = np.broadcast_to(np.arange(len(at))[:, None], keep.shape)[keep]
+    begins = edges[:, :-1][keep]
+    lasts = edges[:, 1:][keep]
+    return np.full(len(which), rank, np.int64), begins, lasts - begins, cause[keep], before[which], after[which]
+
+
+def _causes(
+    timeline: Timeline, rank: int, before: Ints, after: Ints, begin: Ints, end: Ints
+) -> tuple[NDArray[np.int64], tuple[Ints, Ints]]:
+    """Causes ``[gaps, 3]`` of the pieces of each gap, and the two moments between them; most pieces are empty."""
+    launching, host, other, kernel, graph, unknown = range(len(CAUSES))
+    queued = timeline.queued_ns[after]
+    same = (timeline.correlation[before] == timeline.correlation[after]) & (timeline.correlation[after] != UNKNOWN)
+    early = queued <= begin
+    own = timeline.stream[before] == timeline.stream[after]
+    whole = np.select(
+        [same & early, queued == UNKNOWN, early & own, early], [graph, unknown, kernel, other], default=launching
+    )
+    launch = np.minimum(queued, end)
+    late = ~early & (queued != UNKNOWN)
     calls = np.flatnonzero((timeline.kind == int(Kind.HOST)) & (timeline.rank == rank))
-    call_ends = np.sort(timeline.end_ns[calls])
-    out: list[Gap] = []
-    for at in open_at.tolist():
-        before, after = int(rows[ender[at - 1]]), int(rows[at])
-        out += _causes(timeline, before, after, int(reach[at - 1]), int(start[at]), call_ends)
-    return out
-
-
-def _causes(timeline: Timeline, before: int, after: int, begin: int, end: int, call_ends: Ints) -> list[Gap]:
-    names = (timeline.names[timeline.name[before]], timeline.names[timeline.name[after]])
-    rank = int(timeline.rank[after])
-    queued = int(timeline.queued_ns[after])
-
-    def gap(start: int, stop: int, cause: str) -> Gap:
-        return Gap(rank, start, stop - start, cause, *names)
-
-    same_launch = timeline.correlation[before] == timeline.correlation[after] != UNKNOWN
-    if same_launch and queued <= begin:
-        return [gap(begin, end, "inside graph")]
-    if queued == UNKNOWN:
-        return [gap(begin, end, "unknown")]
-    if queued <= begin:
-        own = timeline.stream[before] == timeline.stream[after]
-        return [gap(begin, end, "kernel gap" if own else "other stream")]
-    launch = min(queued, end)
-    if not len(call_ends):
-        parts = [gap(begin, launch, "host gap"), gap(launch, end, "launch-bound")]
-        return [part for part in parts if part.dur_ns]
-    earlier = int(np.searchsorted(call_ends, launch, side="right")) - 1
-    host_since = max(int(call_ends[earlier]) if earlier >= 0 else begin, begin)
-    if launch - host_since <= LAUNCHING_NS:
-        return [gap(begin, end, "launch-bound")]
-    parts = [
-        gap(begin, host_since, "launch-bound"),
-        gap(host_since, launch, "host gap"),
-        gap(launch, end, "launch-bound"),
-    ]
-    return [part for part in parts if part.dur_ns]
+    if len(calls):
+        ends = np.sort(timeline.end_ns[calls])
+        earlier = np.searchsorted(ends, launch, side="right") - 1
+        since = np.where(earlier >= 0, np.maximum(ends[np.maximum(earlier, 0)], begin), begin)
+        late &= launch - since > LAUNCHING_NS
+    else:
+        since = begin
+    first, second = np.where(late, since, begin), np.where(late, launch, begin)
+    cause = np.stack([np.full_like(whole, launching), np.full_like(whole, host), whole], axis=1)
+    return cause, (first, second)
 
 
 def idle_gaps(timeline: Timeline) -> list[Gap]:
-    """Every gap between the first and the last busy row of each rank, in order of time. Their sum is the idle time."""
-    busy = np.flatnonzero(timeline.busy_mask & (timeline.dur_ns > 0))
-    out: list[Gap] = []
-    for rank in np.unique(timeline.rank[busy]).tolist():
-        out += _split(timeline, rank, busy[timeline.rank[busy] == rank])
-    return sorted(out, key=lambda g: (g.start_ns, g.rank))
+    """:func:`gap_columns` as records that name the rows around each gap."""
+    gaps = gap_columns(timeline)
+    names = timeline.names
+
+    def named(rows: Ints) -> list[str]:
+        return [names[i] for i in timeline.name[rows].tolist()]
+
+    columns = (gaps.rank, gaps.start_ns, gaps.dur_ns)
+    causes = [CAUSES[i] for i in gaps.cause.tolist()]
+    rows = zip(*(c.tolist() for c in columns), causes, named(gaps.after), named(gaps.before), strict=True)
+    return [Gap(*row) for row in rows]
 
 
 def idle_causes(timeline: Timeline, found: list[Gap] | None = None) -> list[IdleCause]:
