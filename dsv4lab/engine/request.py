@@ -39,7 +39,7 @@ class RequestSpec:
 
     @property
     def total_tokens(self) -> int:
-        """Tokens that are reserved for the request in the pool."""
+        """Tokens that the request can come to."""
         return len(self.prompt) + self.max_new_tokens
 
 
