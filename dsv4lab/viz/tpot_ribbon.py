@@ -51,9 +51,9 @@ def tpot_ribbon_sheet(steps: Sequence[StepRecord], *, span_s: float = SPAN_S) ->
     decodes = [i for i, s in enumerate(recent) if s.mode == "decode"]
     if not decodes:
         return empty_sheet(TITLE, "no decode forward yet: start decoding")
-    end_s = np.array([(recent[i].start_ns + recent[i].dur_ns) / 1e9 for i in decodes])
-    end_s -= end_s[-1]
-    tpot_ms = np.array([_tpot_ns(recent, i) / 1e6 for i in decodes])
+    end_ns, tpot_ns = _times(recent)
+    end_s = (end_ns[decodes] - end_ns[decodes[-1]]) / 1e9
+    tpot_ms = tpot_ns[decodes] / 1e6
     segments = _segments([recent[i] for i in decodes], end_s, tpot_ms)
     sheet = Sheet(Heading(TITLE, _subtitle(segments, tpot_ms)), [130])
     _add_band(sheet, end_s, tpot_ms)
@@ -75,13 +75,15 @@ def _recent(steps: Sequence[StepRecord], span_s: float) -> Sequence[StepRecord]:
     return steps[first:]
 
 
-def _tpot_ns(steps: Sequence[StepRecord], i: int) -> int:
-    """End to end with the forward before it, unless that was another batch, another worker or none."""
-    one = steps[i]
-    before = steps[i - 1] if i else None
-    if before is None or before.step + 1 != one.step or before.mode != "decode":
-        return one.dur_ns
-    return one.start_ns + one.dur_ns - before.start_ns - before.dur_ns
+def _times(steps: Sequence[StepRecord]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Ends, and TPOT: end to end with the forward before, unless that was another batch, another worker or none."""
+    n = len(steps)
+    dur = np.fromiter((s.dur_ns for s in steps), np.int64, n)
+    end = np.fromiter((s.start_ns for s in steps), np.int64, n) + dur
+    number = np.fromiter((s.step for s in steps), np.int64, n)
+    decode = np.fromiter((s.mode == "decode" for s in steps), np.bool_, n)
+    follows = (number[1:] == number[:-1] + 1) & decode[:-1]
+    return end, np.concatenate([dur[:1], np.where(follows, np.diff(end), dur[1:])])
 
 
 def _segments(steps: Sequence[StepRecord], end_s: Floats, tpot_ms: Floats) -> list[Segment]:
@@ -115,8 +117,7 @@ def _subtitle(segments: Sequence[Segment], tpot_ms: Floats) -> str:
 def _add_band(sheet: Sheet, end_s: Floats, tpot_ms: Floats) -> None:
     cell = np.floor(end_s / BIN_S).astype(np.int64)
     cells, starts = np.unique(cell, return_index=True)
-    groups = np.split(tpot_ms, starts[1:])
-    low, middle, high = np.array([np.percentile(g, (10, 50, 90)) for g in groups]).T
+    low, middle, high = _percentiles(tpot_ms, starts, (10, 50, 90))
     x = np.asarray((cells + 0.5) * BIN_S, dtype=np.float64)
     gaps = np.flatnonzero(np.diff(cells) > 4) + 1  # nothing was decoded for a second: leave a hole
     outline_x, outline_y = _outline(x, low, high, gaps)
@@ -143,6 +144,16 @@ def _add_band(sheet: Sheet, end_s: Floats, tpot_ms: Floats) -> None:
         hovertemplate="%{y:.2f} ms (p10 %{customdata[0]:.2f}, p90 %{customdata[1]:.2f})<extra></extra>",
         xhoverformat=".1f",
     )
+
+
+def _percentiles(values: Floats, starts: NDArray[np.int64], shares: Sequence[float]) -> Floats:
+    """``float64 [shares, groups]``: percentiles of the groups that begin at ``starts``, between ranks as numpy's."""
+    sizes = np.diff(np.append(starts, len(values)))
+    ordered = values[np.lexsort((values, np.repeat(np.arange(len(starts)), sizes)))]
+    at = np.asarray(shares, np.float64)[:, None] / 100 * (sizes - 1)
+    below = np.floor(at).astype(np.int64)
+    low, high = ordered[starts + below], ordered[starts + np.minimum(below + 1, sizes - 1)]
+    return np.asarray(low + (high - low) * (at - below), np.float64)
 
 
 def _outline(x: Floats, low: Floats, high: Floats, gaps: NDArray[np.int64]) -> tuple[Floats, Floats]:

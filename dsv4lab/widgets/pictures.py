@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +25,8 @@ from dsv4lab.viz.tpot_ribbon import tpot_ribbon_sheet
 from dsv4lab.widgets.board import Board
 from dsv4lab.widgets.feed import last_forwards
 
-SHOWN_ROWS = 600
+SHOWN_ROWS = 300
+SLOW_PERIOD_S = 0.2  # of pictures that take long to make and to read: a forward's bars change faster than its ribbon
 MOST_RECTANGLES = 1500
 LATELY = 64
 RIBBON, QUEUES, BUSY, LANES, POOL, ACCEPTED = "ribbon", "queues", "busy", "lanes", "pool", "accepted"
@@ -45,7 +47,9 @@ class Pinned:
 class Pictures:
     """TPOT, queue occupancy, stream busy, timeline, pool and accepted drafts on one board."""
 
-    def __init__(self, theme: str, *, speculates: bool = False) -> None:
+    def __init__(self, theme: str, *, speculates: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._slow_at = float("-inf")
         self.speculates = speculates
         last = [(ACCEPTED, False), (POOL, False)] if speculates else [(POOL, True)]
         self.board = Board((*_CELLS, *last), theme)
@@ -57,6 +61,7 @@ class Pictures:
     def clear(self) -> None:
         """Forget what was drawn, but for what is pinned."""
         self.summary = self.tpot_ms = None
+        self._slow_at = float("-inf")
         sheets = {RIBBON: tpot_ribbon_sheet([]), **{n: empty_sheet(t, _IDLE) for n, t in _TITLES.items()}}
         self.board.show(sheets | ({ACCEPTED: acceptance_sheet((), 0.0, 0)} if self.speculates else {}))
 
@@ -65,26 +70,29 @@ class Pictures:
 
         ``label`` names the settings in force.
         """
-        sheets = {RIBBON: tpot_ribbon_sheet(steps)}
+        slow = self._clock() - self._slow_at >= SLOW_PERIOD_S
+        sheets: dict[str, Sheet] = {}
+        if slow:
+            self._slow_at = self._clock()
+            sheets[RIBBON] = tpot_ribbon_sheet(steps)
         lately = [s.dur_ns for s in steps[-LATELY:] if s.mode == "decode"]
         self.tpot_ms = statistics.median(lately) / 1e6 if lately else None
         if latest is not None:
             shown = last_forwards(latest, SHOWN_ROWS)
-            sheets |= self._run_sheets(shown, len(np.unique(shown.step)), label)
+            sheets |= self._run_sheets(shown, len(np.unique(shown.step)), label, lanes=slow)
         self.board.show(sheets)
 
     def show_simulated(self, timeline: Timeline, points: Sequence[Predicted], label: str) -> None:
         """Show one simulated step, and the predictions so far."""
         self.tpot_ms = points[-1].tpot_ms if points else None
-        self.board.show(self._run_sheets(timeline, 1, label) | {RIBBON: predicted_sheet(points)})
+        self.board.show(self._run_sheets(timeline, 1, label, lanes=True) | {RIBBON: predicted_sheet(points)})
 
-    def _run_sheets(self, shown: Timeline, forwards: int, label: str) -> dict[str, Sheet]:
+    def _run_sheets(self, shown: Timeline, forwards: int, label: str, *, lanes: bool) -> dict[str, Sheet]:
         self.summary = per_forward(shown.stream_busy(), forwards)
-        return {
-            QUEUES: queue_occupancy_sheet(shown.queue_occupancy()),
-            BUSY: self._busy(self.summary, label),
-            LANES: timeline_sheet(shown, most_slices=MOST_RECTANGLES),
-        }
+        sheets = {QUEUES: queue_occupancy_sheet(shown.queue_occupancy()), BUSY: self._busy(self.summary, label)}
+        if lanes:
+            sheets[LANES] = timeline_sheet(shown, most_slices=MOST_RECTANGLES)
+        return sheets
 
     def show_predicted(self, points: Sequence[Predicted]) -> None:
         """Show the predictions so far."""
