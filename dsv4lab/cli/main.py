@@ -17,6 +17,7 @@ from dsv4lab.env import read_launch
 from dsv4lab.errors import LabError, UsageError
 
 COMMANDS = {
+    "bench": "dsv4lab.cli.bench:BenchCommand",
     "calibrate": "dsv4lab.cli.calibrate:CalibrateCommand",
     "checkpoint": "dsv4lab.cli.checkpoint:CheckpointCommand",
     "doctor": "dsv4lab.cli.doctor:DoctorCommand",

@@ -85,7 +85,7 @@ def settings_of(args: argparse.Namespace) -> ServeSettings:
         model_name=args.served_model_name or model,
         host=args.host,
         port=args.port,
-        api_key=_api_key(args.api_key),
+        api_key=api_key(args.api_key),
         max_body_bytes=args.max_body_bytes,
         max_prompt_tokens=args.max_prompt_tokens,
         max_queue=args.max_queue,
@@ -132,7 +132,8 @@ def _add_server_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _api_key(given: str | None) -> str | None:
+def api_key(given: str | None) -> str | None:
+    """The key of ``--api-key``: as given, or what the file holds that ``@FILE`` names. Raises :class:`UsageError`."""
     if given is None or not given.startswith("@"):
         return given
     path = Path(given[1:])

@@ -161,7 +161,8 @@ class Server:
         client = self._desk.client
         longest = min(client.limits.pool_tokens, client.limits.max_position)
         entry = {"id": self._settings.model_name, "object": "model", "created": 0, "owned_by": "dsv4lab"}
-        return _json({"object": "list", "data": [{**entry, "max_model_len": longest}]})
+        more = {"max_model_len": longest, "vocab_size": client.limits.vocab_size}
+        return _json({"object": "list", "data": [{**entry, **more}]})
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         text = self._desk.metrics.text(await self._desk.gauges())
@@ -190,7 +191,7 @@ class Server:
             response = _json(problem.body(), error.status)
         except Exception as error:  # noqa: BLE001 - every failure has an answer
             problem = problem_of(error)
-            if problem.status == 500:
+            if problem.code == "internal_error":
                 _log.exception("%s failed", request.path)
             response = _json(problem.body(), problem.status, problem.headers)
         self._count(request, response.status)

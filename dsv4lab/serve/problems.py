@@ -65,7 +65,7 @@ def problem_of(error: Exception) -> Problem:
     if isinstance(error, EngineError):
         return unavailable(f"the engine: {text}")
     if isinstance(error, LabError):
-        return Problem(400, text)
+        return Problem(500, text, kind=_SERVER, code="engine_error")
     return Problem(500, f"internal error: {type(error).__name__}", kind=_SERVER, code="internal_error")
 
 
