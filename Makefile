@@ -73,7 +73,8 @@ bench: .venv/dev.stamp ## every wall-clock figure, as ratios within one run
 
 .PHONY: docs
 docs: .venv/dev.stamp ## build the docs site into site/, warnings as errors; open site/index.html
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q $(ARGS)
+	@# not --quiet: that hides warnings from --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
 .PHONY: docs-serve
 docs-serve: .venv/dev.stamp ## the docs site on http://127.0.0.1:8000, rebuilt when a page changes
