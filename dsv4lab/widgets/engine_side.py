@@ -135,7 +135,7 @@ class EngineSide:
 
     def leave(self) -> None:
         """End the load that this view started, if it is still the one that runs."""
-        if self.client.alive and self._mine is not None and self.client.load_running == self._mine:
+        if self.client.alive and self._mine is not None and self.client.load_running is self._mine:
             self.client.stop_load()
 
     def show_plan(self, editor: PlanEditor) -> None:

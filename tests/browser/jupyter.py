@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import nbformat
 from playwright.sync_api import Locator, Page
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 120.0
+PATIENCE_S = float(os.environ.get("DSV4LAB_BROWSER_PATIENCE_S", "120"))
 PATIENCE_MS = PATIENCE_S * 1000
 _QUIET = {
     "@jupyterlab/apputils-extension/notification.jupyterlab-settings": {"fetchNews": "false", "checkForUpdates": False},
@@ -128,6 +127,18 @@ class NotebookPage:
         self.page.evaluate("at => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = at; }", cell)
         self.command("notebook:run-cell")
 
+    def rewrite(self, cell: int, source: str) -> None:
+        """Give a cell another source."""
+        content = "window.jupyterapp.shell.currentWidget.content"
+        self.page.evaluate(f"([at, text]) => {content}.model.sharedModel.getCell(at).setSource(text)", [cell, source])
+
+    def restart(self) -> None:
+        """Restart the kernel."""
+        self.page.evaluate(
+            "() => window.jupyterapp.shell.currentWidget.sessionContext.restartKernel().then(() => null)"
+        )
+        self.wait_for_kernel()
+
     def output(self, cell: int) -> Locator:
         """Where a cell's output is."""
         return self.page.locator(".jp-Notebook > .jp-WindowedPanel-outer .jp-Cell").nth(cell).locator(".jp-OutputArea")
@@ -157,8 +168,3 @@ def picture(view: Locator, cell: str, text: str) -> Locator:
 def wait_for_text(locator: Locator, text: str) -> None:
     """Wait until ``text`` is in what ``locator`` shows."""
     locator.filter(has_text=text).first.wait_for(timeout=PATIENCE_MS)
-
-
-def traits(page: Page, expression: str) -> Any:
-    """A JavaScript expression's value."""
-    return page.evaluate(expression)

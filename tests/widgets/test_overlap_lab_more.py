@@ -172,8 +172,13 @@ def test_two_labs_on_one_client_show_the_same(fakes: ModuleType) -> None:
     first.lab.close()
     assert client.calls[-1] == ("stop_load",)
     assert len(client.calls) == 2  # the load that it started is gone already
-    for one in (second, third):
-        one.lab.close()
+    second.run()
+    second.c.decode.value = True
+    second.run()
+    third.lab.close()
+    assert client.load_running is not None  # it is the second's
+    second.lab.close()
+    assert client.load_running is None
 
 
 def test_acceptance_is_drawn_where_the_engine_speculates(fakes: ModuleType) -> None:
