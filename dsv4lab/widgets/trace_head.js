@@ -8,9 +8,14 @@ function paintMini(pen, view) {
   overview.busy.forEach((busy, side) => {
     const tall = (MINI - 6) / overview.busy.length;
     const size = view.plot() / overview.columns;
-    for (let i = 0; i < overview.columns; i += 1) {
-      const h = busy[i] * (tall - 1);
-      if (h > 0) pen.rect(GUTTER + i * size, 2 + (side + 1) * tall - h, Math.max(size, 0.7), h, side ? SIDE_B : palette.accent, 0.55);
+    const base = snap(2 + (side + 1) * tall);
+    for (let i = 0; i < overview.columns;) {
+      const h = Math.ceil(busy[i] * (tall - 1));
+      let j = i + 1;
+      while (j < overview.columns && Math.ceil(busy[j] * (tall - 1)) === h) j += 1;
+      const [x0, x1] = [snap(GUTTER + i * size), snap(GUTTER + j * size)];
+      if (h > 0 && x1 > x0) pen.rect(x0, base - h, x1 - x0, h, side ? SIDE_B : palette.accent, 0.55);
+      i = j;
     }
   });
   const [x0, x1] = [view.window.start, view.window.end].map((t) => GUTTER + Math.min(Math.max((t - whole.start) * scale, 0), view.plot()));
@@ -63,14 +68,18 @@ function paintRunning(pen, view, shape, y) {
   pen.clip(GUTTER, y, view.plot(), RUNNING);
   for (let level = 0; level <= most; level += Math.max(1, Math.ceil(most / 4))) pen.rect(GUTTER, base - (level / most) * tall, view.plot(), 0.7, view.palette.line);
   data.running.forEach((running, side) => {
-    const line = [];
+    const color = side ? SIDE_B : view.palette.accent;
+    let before = null;
     for (let i = from; i < to; i += 1) {
-      const h = base - (running[i] / most) * tall;
-      line.push([shape.x(data.start + i * size), h], [shape.x(data.start + (i + 1) * size), h]);
+      const [x0, x1] = [snap(shape.x(data.start + i * size)), snap(shape.x(data.start + (i + 1) * size))];
+      const top = snap(base - (running[i] / most) * tall);
+      if (x1 <= x0) continue;
+      if (side === 0 && base > top) pen.rect(x0, top, x1 - x0, base - top, color, 0.28);
+      const up = before === null ? top : Math.min(before, top);
+      pen.rect(x0, up, before === null || before === top ? x1 - x0 : 1, Math.max(1, (before === null ? top : Math.max(before, top)) - up + 1), color);
+      if (before !== null && before !== top) pen.rect(x0, top, x1 - x0, 1, color);
+      before = top;
     }
-    if (!line.length) return;
-    if (side === 0) pen.area([[line[0][0], base], ...line, [line.at(-1)[0], base]], view.palette.accent, 0.3);
-    pen.line(line, side ? SIDE_B : view.palette.accent, 1.2);
   });
   pen.unclip();
 }
@@ -88,8 +97,8 @@ function paintGaps(pen, view, shape, y) {
   sides.forEach((_, side) => {
     const base = y + (side + 1) * (tall + 1) - 1;
     for (let i = from; i < to; i += 1) {
-      const x = shape.x(data.start + i * size);
-      const w = Math.max(shape.x(data.start + (i + 1) * size) - x, 0.7);
+      const x = snap(shape.x(data.start + i * size));
+      const w = Math.max(snap(shape.x(data.start + (i + 1) * size)) - x, 1);
       if (!data.idle) { pen.rect(x, base - tall * (1 - data.busy[side][i]), w, tall * (1 - data.busy[side][i]), view.palette.muted, 0.5); continue; }
       let top = base;
       for (let cause = 0; cause < causes.length; cause += 1) {
