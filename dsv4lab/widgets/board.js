@@ -5,6 +5,7 @@
 // that came was drawn, {kind: "click", cell, point} with the customdata of a point that was clicked.
 
 const PLOTLY = Symbol.for("dsv4lab.plotly");
+const RETRY_MS = 150;
 const CONFIG = { displaylogo: false, responsive: false, displayModeBar: "hover", showSendToCloud: false };
 
 function decoded(value, buffers) {
@@ -131,6 +132,8 @@ function render(state, model, el) {
       for (const picture of Object.values(pictures)) {
         const cell = state.cells[picture.name];
         if (cell && picture.dirty) await picture.draw(library, cell, template, force);
+        // While JupyterLab changes its theme, nothing has a width for a moment, and no observer tells when it is over.
+        if (cell && picture.dirty && picture.visible && !picture.held) setTimeout(schedule, RETRY_MS);
       }
     } finally {
       busy = false;

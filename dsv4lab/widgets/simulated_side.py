@@ -148,7 +148,12 @@ class SimulatedSide:
         about = f"{setting.device}, {setting.runtime}, {setting.model}, TP {setting.tp}, ISL {setting.isl}, "
         about += f"concurrency level {setting.concurrency}"
         self._points.append(
-            Predicted(f"{self.label} \N{MIDDLE DOT} c{setting.concurrency}", about, found.tpot_ms, found.off_tpot_ms)
+            Predicted(
+                f"{setting.plan.name} \N{MIDDLE DOT} {setting.hw_queues}q \N{MIDDLE DOT} c{setting.concurrency}",
+                about,
+                found.tpot_ms,
+                found.off_tpot_ms,
+            )
         )
         del self._points[:-MOST_POINTS]
         self._predicted = setting

@@ -31,7 +31,7 @@ from dsv4lab.widgets.tuning_texts import COLUMNS, cell_of, cells, detail, headli
 
 LOOK_PERIOD_S = 0.5
 HEAT, DELTA, FRONT, LINES = "heat", "delta", "front", "lines"
-_CELLS = ((HEAT, True), (FRONT, False), (DELTA, False), (LINES, True))
+_CELLS = ((HEAT, True), (FRONT, True), (DELTA, True), (LINES, True))
 
 
 class TuningBoard(View):
