@@ -77,7 +77,7 @@ docs: .venv/dev.stamp ## build the docs site into site/, warnings as errors; ope
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
 .PHONY: docs-serve
-docs-serve: .venv/dev.stamp ## the docs site on http://127.0.0.1:8000, rebuilt when a page changes
+docs-serve: .venv/dev.stamp ## the docs site with its search on http://127.0.0.1:8000, rebuilt when a page changes
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve $(ARGS)
 
 .PHONY: gallery

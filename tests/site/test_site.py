@@ -17,6 +17,9 @@ pytest.importorskip("mkdocs", reason="the docs extra is not installed")
 ROOT = Path(__file__).resolve().parents[2]
 FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
 MOST_PAGE_BYTES = 900_000
+PATIENCE_MS = 180_000
+DRAWN = "document.querySelectorAll('.lab-figure .js-plotly-plot').length"
+PAPER = "document.querySelector('.js-plotly-plot')._fullLayout.paper_bgcolor"
 
 
 class Links(HTMLParser):
@@ -63,9 +66,14 @@ def dangling(page: Path, links: Links, pages: dict[Path, Links]) -> list[str]:
     return bad
 
 
-def test_builds_without_a_warning_fetches_nothing_and_links_hold(tmp_path: Path) -> None:
-    site = tmp_path / "site"
-    build(site)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    build(folder)
+    return folder
+
+
+def test_builds_without_a_warning_fetches_nothing_and_links_hold(site: Path) -> None:
     pages = {path: Links(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
     assert len(pages) > 30
     outside = {a for links in pages.values() for a in links.fetched if re.match(r"(https?:)?//", a)}
@@ -78,3 +86,21 @@ def test_builds_without_a_warning_fetches_nothing_and_links_hold(tmp_path: Path)
     heavy = {page.name: size for page in pages if (size := page.stat().st_size) > MOST_PAGE_BYTES}
     assert heavy == {}
     assert len([page for page in pages if "lab-figure" in page.read_text(encoding="utf-8")]) > 8
+
+
+@pytest.mark.browser
+def test_pictures_are_drawn_and_follow_the_theme(site: Path, chromium: str) -> None:
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with driver.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(color_scheme="light")
+        page.set_default_timeout(PATIENCE_MS)
+        errors: list[str] = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto((site / "concepts" / "unified-pool.html").as_uri())
+        page.wait_for_function(f"{DRAWN} === 4")
+        light = page.evaluate(PAPER)
+        page.locator("label[title='Switch to dark']:visible").click()
+        page.wait_for_function(f"({PAPER}) !== {light!r}")
+        browser.close()
+    assert errors == []

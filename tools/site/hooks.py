@@ -65,6 +65,12 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     return output
 
 
+def on_post_build(config: MkDocsConfig) -> None:
+    """The search index as a script too: a page opened as a file loads that one, and stops without it."""
+    index = Path(config.site_dir) / "search" / "search_index.json"
+    index.with_suffix(".js").write_text(f"var __index = {index.read_text(encoding='utf-8')}", encoding="utf-8")
+
+
 def outside(html: str) -> list[str]:
     """Addresses of other machines that a browser fetches to show ``html``; links to follow are none."""
     tags = re.findall(r"<(?:script|img|iframe|source|video|audio|embed|object)\b[^>]*>|<link\b[^>]*>", html)
