@@ -33,8 +33,8 @@ class PoolView {
       if (answer.request === null) { this.pick(answer.others[0] ?? null); return; } // it ended
       this.own = answer;
       const last = Math.max(answer.tokens - 1, 0);
-      const held = answer.pages.length * this.setup.shape.page_size;
-      if (this.position === null || this.followsEnd || this.position >= held) this.position = last;
+      if (this.position === null) this.followsEnd = true;
+      if (this.followsEnd || (this.position > last && !this.exact)) this.position = last; // what was really read may be ahead
       this.lookReads();
       this.lookPool();
     });
@@ -55,7 +55,7 @@ class PoolView {
   }
 
   pick(request) { this.request = request; this.position = null; this.page = null; this.exact = null; this.look(); }
-  scrub(at) { this.at = at; this.look(); }
+  scrub(at) { this.at = at; this.exact = null; this.look(); }
   moveQuery(position) { this.position = position; this.exact = null; this.followsEnd = this.own && position >= this.own.tokens - 1; this.lookReads(); this.lookPool(); }
   setRatio(ratio) { this.ratio = ratio; this.exact = null; this.lookReads(); this.lookPool(); }
 

@@ -6,6 +6,7 @@ const MINI = 24, RULER = 20, STEPS = 15, RUNNING = 40, GAPS = 10, HEAD = MINI + 
 const CLOSEST_NS = 20;
 const OVERSCAN = 0.2;
 const RESTING_MS = 200;
+const STRETCH_MS = 45;
 
 class TraceView extends TraceSelection {
   constructor(model, canvas, hooks) {
@@ -131,7 +132,7 @@ class TraceView extends TraceSelection {
     const middle = Math.min(Math.max((start + end) / 2, whole.start), whole.end);
     this.window = { start: middle - length / 2, end: middle + length / 2 };
     this.request();
-    this.draw();
+    this.drawSoon();
     this.hooks.moved(this.window);
   }
 
@@ -165,7 +166,14 @@ class TraceView extends TraceSelection {
     return { start, end, left: GUTTER, right: GUTTER + this.plot(), x: (t) => GUTTER + (t - start) * scale, palette: this.palette, waiting };
   }
 
+  // The answer is usually here in a frame or two; only where it takes longer is the latest picture stretched meanwhile.
+  drawSoon() {
+    if (!this.stretch) this.stretch = setTimeout(() => this.draw(), STRETCH_MS);
+  }
+
   draw() {
+    clearTimeout(this.stretch);
+    this.stretch = 0;
     if (this.frame) return;
     this.frame = requestAnimationFrame(() => {
       this.frame = 0;
@@ -270,5 +278,5 @@ class TraceView extends TraceSelection {
     pen.rect(this.width - 5, HEAD + (this.scroll / whole) * this.room(), 4, tall, this.palette.muted, 0.6);
   }
 
-  end() { for (const ask of [this.asks, this.asksOverview, this.asksTable]) ask.end(); clearTimeout(this.timer); cancelAnimationFrame(this.frame); }
+  end() { for (const ask of [this.asks, this.asksOverview, this.asksTable]) ask.end(); clearTimeout(this.timer); clearTimeout(this.stretch); cancelAnimationFrame(this.frame); }
 }

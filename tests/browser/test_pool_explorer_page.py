@@ -14,7 +14,7 @@ from dsv4lab.kv.geometry import Geometry
 from dsv4lab.kv.snapshot import pool_snapshot, query_reads
 from dsv4lab.timeline.records import PoolSnapshot
 from dsv4lab.widgets.pool_session import PoolSession
-from tests.browser.jupyter import NotebookPage, Server
+from tests.browser.jupyter import PATIENCE_MS, NotebookPage, Server
 
 pytestmark = pytest.mark.browser
 
@@ -40,6 +40,7 @@ def recorded() -> tuple[list[PoolSnapshot], Lease]:
 def opened(page: Page, path: Path, snapshots: list[PoolSnapshot]) -> Locator:
     """A saved page whose stand-in for the kernel can be asked as ``window.model``."""
     text = lab.pool_explorer(snapshots).save_html(path).read_text(encoding="utf-8")
+    page.set_default_timeout(PATIENCE_MS)
     path.write_text(text.replace("const model = new", "const model = window.model = new"), encoding="utf-8")
     page.goto(path.as_uri())
     return shown(page)
@@ -77,6 +78,7 @@ def tip(view: Locator, canvas: str, presses: list[str]) -> str:
 def test_scrub_pick_and_walk(page: Page, tmp_path: Path) -> None:
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
+    page.set_default_timeout(PATIENCE_MS)
     snapshots, lease = recorded()
     view = opened(page, tmp_path / "pool.html", snapshots)
     until(view, step=2, request=9, position=1449, ratio=4, window=128, read=362)

@@ -14,7 +14,7 @@ from playwright.sync_api import Locator, Page
 import dsv4lab as lab
 from dsv4lab.timeline.timeline import Timeline
 from dsv4lab.widgets.trace_session import TraceSession
-from tests.browser.jupyter import NotebookPage, Server
+from tests.browser.jupyter import PATIENCE_MS, NotebookPage, Server
 
 pytestmark = pytest.mark.browser
 
@@ -69,6 +69,7 @@ def unharmed(page: Page) -> bool:
 
 
 def opened(page: Page, path: Path, *traces: Timeline, **options: Any) -> Locator:
+    page.set_default_timeout(PATIENCE_MS)
     lab.trace_explorer(*traces, **options).save_html(path)
     page.goto(path.as_uri())
     return explorer(page)
@@ -111,6 +112,7 @@ def test_live_in_jupyterlab(page: Page, jupyter: Server) -> None:
 def test_a_saved_page_draws_and_tells_what_the_kernel_would(page: Page, tmp_path: Path) -> None:
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
+    page.set_default_timeout(PATIENCE_MS)
     line = made(6000, 2000)
     explorer_ = lab.trace_explorer(line)
     text = explorer_.save_html(tmp_path / "trace.html").read_text(encoding="utf-8")
