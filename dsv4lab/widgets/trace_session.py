@@ -14,7 +14,8 @@ from dsv4lab.trace.analyse.categories import CATEGORIES
 from dsv4lab.viz import flows
 from dsv4lab.viz import trace_facts as facts
 from dsv4lab.viz.downsample import bin_edges
-from dsv4lab.viz.trace_index import COLORINGS, TraceIndex, Window
+from dsv4lab.viz.trace_index import COLORINGS, TraceIndex
+from dsv4lab.viz.trace_window import Window
 from dsv4lab.viz.tracks import GROUPINGS
 from dsv4lab.widgets.trace_side import Json, Side, causes, moments, side_table, tones, whole
 from dsv4lab.widgets.trace_wire import joined, short

@@ -12,7 +12,8 @@ from dsv4lab.trace.analyse.idle import CAUSES, Gap
 from dsv4lab.viz import flows
 from dsv4lab.viz import theme as themes
 from dsv4lab.viz import trace_facts as facts
-from dsv4lab.viz.trace_index import Marks, TraceIndex
+from dsv4lab.viz.trace_index import TraceIndex
+from dsv4lab.viz.trace_window import Marks
 from dsv4lab.widgets.trace_wire import short
 
 Json = dict[str, Any]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dsv4lab.viz.trace_index import Window
+from dsv4lab.viz.trace_window import Window
 
 
 def short(text: str, most: int) -> str:
