@@ -18,6 +18,7 @@ from dsv4lab.load.sse import EventReader
 
 OnDone = Callable[[RequestRecord], object]
 _ERROR_CHARS = 300
+_DISCOVER_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,8 @@ async def discover(endpoint: Endpoint) -> tuple[Endpoint, int | None]:
     """
     url = f"{endpoint.url.rstrip('/')}/v1/models"
     try:
-        async with open_session(endpoint) as session, session.get(url, headers=endpoint.headers) as response:
+        patient = replace(endpoint, silence_s=max(endpoint.silence_s, _DISCOVER_S))
+        async with open_session(patient) as session, session.get(url, headers=endpoint.headers) as response:
             body = await response.read()
             if response.status != 200:
                 raise UnavailableError(f"{url}: status {response.status}: {_short(body.decode(errors='replace'))}")

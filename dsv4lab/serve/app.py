@@ -71,23 +71,28 @@ class Server:
 
     async def _run(self, request: web.Request, submit: Callable[..., Job], count: int) -> web.StreamResponse:
         """Submit and answer; whatever happens, nothing of it stays in the engine."""
+        metrics = self._desk.metrics
         with self._desk.seats(count):
-            work = partial(submit, self._settings.max_prompt_tokens, self._tokenizer)
-            job = await in_thread(work, Job.abandon)
-            self._jobs[job.id] = job
             try:
-                answer = await (self._stream if job.common.stream else self._whole)(request, job)
-                job.count(self._desk.metrics)
-                return answer
-            except (asyncio.CancelledError, ConnectionResetError) as error:
-                if isinstance(error, _SlowReaderError):
-                    self._desk.metrics.slow_readers += 1
-                else:
-                    self._desk.metrics.disconnects += 1
+                return await self._answer(request, submit)
+            except _SlowReaderError:
+                metrics.slow_readers += 1
                 raise
-            finally:
-                del self._jobs[job.id]
-                job.abandon()
+            except (asyncio.CancelledError, ConnectionResetError):
+                metrics.disconnects += 1
+                raise
+
+    async def _answer(self, request: web.Request, submit: Callable[..., Job]) -> web.StreamResponse:
+        work = partial(submit, self._settings.max_prompt_tokens, self._tokenizer)
+        job = await in_thread(work, Job.abandon)
+        self._jobs[job.id] = job
+        try:
+            answer = await (self._stream if job.common.stream else self._whole)(request, job)
+            job.count(self._desk.metrics)
+            return answer
+        finally:
+            del self._jobs[job.id]
+            job.abandon()
 
     def cut(self) -> None:
         """End everything in flight with the tokens that it has."""

@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,22 +51,25 @@ def rows(answer: Any) -> list[list[int]]:
     return [choice["token_ids"] for choice in answer.json["choices"]]
 
 
-def test_more_than_fits_is_a_429_and_neighbours_do_not_notice(served: Site, engine: EngineClient) -> None:
-    prompt = [40, 41, 42]
-    expected = engine.generate([prompt], max_new_tokens=1500).tokens[0]
+def test_more_than_fits_is_a_429_and_neighbours_do_not_notice(served: Site, engine: EngineClient, gate: Path) -> None:
+    prompt, new = [GATE, 41, 42], 30
+    opened = os.open(gate, os.O_RDWR)  # the worker stands still in a forward of this prompt until there is a byte
+    os.write(opened, b"x" * new)
+    expected = engine.generate([prompt], max_new_tokens=new).tokens[0]
     with ThreadPoolExecutor(1) as pool:
-        neighbour = pool.submit(served.ask, "/v1/completions", {**GREEDY, "prompt": prompt, "max_tokens": 1500})
+        neighbour = pool.submit(served.ask, "/v1/completions", {**GREEDY, "prompt": prompt, "max_tokens": new})
         served.until(lambda: served.running.desk.in_flight == 1)
-        socks = [served.open({**GREEDY, "prompt": [50 + i], "max_tokens": 2000, "stream": True}) for i in range(7)]
+        socks = [served.open({**GREEDY, "prompt": [50 + i], "max_tokens": 20, "stream": True}) for i in range(7)]
         served.until(lambda: served.running.desk.in_flight == 8)
         refused = served.ask("/v1/completions", {**GREEDY, "prompt": [60]})
         assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
         assert int(refused.headers["Retry-After"]) >= 1
-        too_many = served.ask("/v1/completions", {**GREEDY, "prompt": [[60]] * 9})
-        assert too_many.status in (400, 429)
         for sock in socks:
             sock.close()
+        served.until(lambda: served.running.desk.in_flight == 1)
+        os.write(opened, b"x" * new)
         assert rows(neighbour.result()) == [expected]
+    os.close(opened)
     served.until_empty()
     assert served.ask("/v1/completions", {**GREEDY, "prompt": [[60]] * 9}).status == 400
 
@@ -182,8 +186,8 @@ def test_the_end_lets_requests_finish_and_takes_no_new_ones(engine: EngineClient
             ended = threading.Event()
             closing = pool.submit(lambda: (served.run(served.running.close()), ended.set()))
             served.until(lambda: served.running.desk.state == "draining")
-            with pytest.raises(OSError):  # noqa: PT011 - refused or reset, as the system likes
-                served.ask("/health")
+            with suppress(OSError):  # refused or reset, unless it came before the socket was closed
+                assert served.ask("/health").status == 503
             assert not ended.is_set()
             opened.write(b"x" * 64)
             assert waiting.result().json["usage"]["completion_tokens"] == 12

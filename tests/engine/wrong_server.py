@@ -1,0 +1,72 @@
+"""A server that is wrong on purpose: ``python wrong_server.py PORT HOW``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+PORT, HOW = int(sys.argv[1]), sys.argv[2]
+FOREVER = threading.Event()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Right but for what ``HOW`` says."""
+
+    def do_GET(self) -> None:
+        if HOW == "never healthy" and self.path == "/health":
+            self.answer(503, {})
+        else:
+            self.answer(200, {"data": [{"id": "wrong", "vocab_size": 100}]})
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if not asked.get("stream"):
+            tokens = ["a", "b"] if HOW != "other words" else ["a", "c"]
+            logprobs = {"tokens": tokens, "token_logprobs": [-0.5, -1.0]}
+            self.answer(200, {"choices": [{"text": "".join(tokens), "logprobs": logprobs}]})
+            return
+        self.send_response(200)
+        self.end_headers()
+        self.event({"choices": [{"index": 0, "text": "a", "finish_reason": None}]})
+        if HOW == "hangs":
+            FOREVER.wait()
+        elif HOW == "crashes":
+            print("a planted crash", flush=True)
+            os._exit(3)
+        elif HOW == "nonsense":
+            self.wfile.write(b"data: {{{\n\n")
+        elif HOW != "breaks off":
+            self.event({"choices": [{"index": 0, "text": "b", "finish_reason": "length"}]})
+            self.wfile.write(b"data: [DONE]\n\n")
+
+    def answer(self, status: int, data: Any) -> None:
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(data).encode())
+
+    def event(self, data: Any) -> None:
+        self.wfile.write(b"data: " + json.dumps(data).encode() + b"\n\n")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def main() -> None:
+    if HOW == "dies":
+        print("no such model", flush=True)
+        sys.exit(4)
+    if HOW == "stays":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if HOW == "child":
+        print(f"child {os.spawnvp(os.P_NOWAIT, 'sleep', ['sleep', '600'])}", flush=True)
+    server = ThreadingHTTPServer(("127.0.0.1", PORT), Handler)
+    server.daemon_threads = True
+    server.serve_forever()
+
+
+main()
