@@ -20,7 +20,16 @@ from dsv4lab.env import VARIABLES, EnvSettings, read_env
 from dsv4lab.units import bytes_text
 
 REQUIRED = ("numpy", "msgspec", "rich", "torch", "safetensors", "tokenizers", "plotly")
-OPTIONAL = ("triton", "amd-aiter", "aiohttp", "transformers", "jupyterlab", "ipywidgets", "tensorboard", "torch-tb-profiler")
+OPTIONAL = (
+    "triton",
+    "amd-aiter",
+    "aiohttp",
+    "transformers",
+    "jupyterlab",
+    "ipywidgets",
+    "tensorboard",
+    "torch-tb-profiler",
+)
 
 _READ_ON = {
     "gpu_max_hw_queues": (DeviceKind.CPU, DeviceKind.HIP),

@@ -60,9 +60,7 @@ def choose_device(asked: str = "auto") -> Chosen:
         try:
             place_of(EngineConfig("tiny", device=gpu["kind"]))
         except UnavailableError:
-            text = (
-                f"{gpu['name']} is here; this version's kernels run on it (dsv4lab selfcheck), its engine does not"
-            )
+            text = f"{gpu['name']} is here; this version's kernels run on it (dsv4lab selfcheck), its engine does not"
             return Chosen("cpu", f"{text}; {cpu}")
         return Chosen(gpu["kind"], gpu["name"])
     return Chosen("cpu", "; ".join([*problems, f"torch sees no GPU: {NEEDED}", cpu]))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +21,7 @@ def test_time_and_starts_as_counted_one_by_one(
     time, count = index.measure([3, 0, 4, 1], np.array(edges) + shift)
     for at, wanted in enumerate([3, 0, 4, 1]):
         own = [(s, s + d) for g, s, d in slices if g == wanted]
-        bins = list(zip(edges, edges[1:], strict=False))
+        bins = list(pairwise(edges))
         assert time[at].tolist() == [sum(max(0, min(e, b) - max(s, a)) for s, e in own) for a, b in bins]
         assert count[at].tolist() == [sum(a <= s < b for s, _ in own) for a, b in bins]
 
