@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsv4lab.cli.base import Command, add_common_options
 from dsv4lab.cli.model_args import positive
-from dsv4lab.cli.output import emit_json, note, progress, table
+from dsv4lab.cli.output import console, emit_json, note, progress, table
 from dsv4lab.cli.safe import clip
 from dsv4lab.cli.serve import require_aiohttp
 from dsv4lab.errors import EngineError, UsageError
@@ -170,9 +170,9 @@ def _print(report: LoadReport, endpoint: Endpoint) -> None:
     table(("ms", "mean", "p50", "p90", "p95", "p99"), rows, title=title)
     per_gpu = f", {report.tokens_per_s_per_gpu:.1f} per GPU" if report.gpus > 1 else ""
     failed = f"; {report.failed} failed" if report.failed else ""
-    note(
+    console().print(
         f"{report.tokens_per_s:.1f} new tokens/s{per_gpu}, {report.total_tokens_per_s:.1f} with prompts, "
-        f"{report.requests_per_s:.2f} requests/s, {report.concurrency_level:.1f} in flight on average{failed}"
+        f"{report.requests_per_s:.2f} requests/s,\n{report.concurrency_level:.1f} in flight on average{failed}"
     )
 
 

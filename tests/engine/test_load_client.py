@@ -96,7 +96,7 @@ def test_the_command(served: Site, capsys: pytest.CaptureFixture[str], tmp_path:
     prompts.write_text("hello\nworld\n")
     assert main([*words, "--prompts", str(prompts), "--rate", "200"]) == 0
     shown = capsys.readouterr()
-    assert all(name in shown.out for name in ("TTFT", "TPOT", "ITL", "E2E", "p99", "tiny: 6 requests"))
+    assert all(name in shown.out for name in ("TTFT", "TPOT", "E2E", "p99", "tiny: 6 requests", "new tokens/s"))
     assert max(map(len, (shown.out + shown.err).splitlines())) <= 160
     assert main([*words, "--chat"]) == 2
     assert "--prompts" in capsys.readouterr().err
