@@ -9,7 +9,7 @@ import random
 import shutil
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -135,3 +135,13 @@ def chromium() -> str:
     path = _chromium()
     assert path, "mark the test with pytest.mark.browser: it is then skipped where there is no Chromium"
     return path
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str) -> Iterator[Any]:
+    """A Chromium, driven by Playwright: one for the process, which can hold one driver only."""
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with driver.sync_playwright() as started:
+        found = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        yield found
+        found.close()

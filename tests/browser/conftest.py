@@ -18,15 +18,6 @@ def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="session")
-def browser(chromium: str) -> Iterator[playwright.Browser]:
-    """A Chromium, driven by Playwright."""
-    with playwright.sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        yield found
-        found.close()
-
-
 @pytest.fixture
 def page(browser: playwright.Browser) -> Iterator[playwright.Page]:
     """A page of a laptop's size."""

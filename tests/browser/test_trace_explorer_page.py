@@ -99,6 +99,7 @@ def test_live_in_jupyterlab(page: Page, jupyter: Server) -> None:
     view.get_by_text("10", exact=False).first.wait_for()
     page.wait_for_function("el => el.dataset.row", arg=view.element_handle())
     assert HOSTILE in view.locator(".part-facts").inner_text()
+    notebook.theme(dark=False)  # the server keeps the theme that an earlier test chose
     light = view.evaluate("el => getComputedStyle(el).backgroundColor")
     notebook.theme(dark=True)
     page.wait_for_function(

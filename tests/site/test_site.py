@@ -8,6 +8,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urldefrag
 
 import pytest
@@ -89,18 +90,15 @@ def test_builds_without_a_warning_fetches_nothing_and_links_hold(site: Path) -> 
 
 
 @pytest.mark.browser
-def test_pictures_are_drawn_and_follow_the_theme(site: Path, chromium: str) -> None:
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with driver.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page(color_scheme="light")
-        page.set_default_timeout(PATIENCE_MS)
-        errors: list[str] = []
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto((site / "concepts" / "unified-pool.html").as_uri())
-        page.wait_for_function(f"{DRAWN} === 4")
-        light = page.evaluate(PAPER)
-        page.locator("label[title='Switch to dark']:visible").click()
-        page.wait_for_function(f"({PAPER}) !== {light!r}")
-        browser.close()
+def test_pictures_are_drawn_and_follow_the_theme(site: Path, browser: Any) -> None:
+    page = browser.new_page(color_scheme="light")
+    page.set_default_timeout(PATIENCE_MS)
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto((site / "concepts" / "unified-pool.html").as_uri())
+    page.wait_for_function(f"{DRAWN} === 4")
+    light = page.evaluate(PAPER)
+    page.locator("label[title='Switch to dark']:visible").click()
+    page.wait_for_function(f"({PAPER}) !== {light!r}")
+    page.close()
     assert errors == []
