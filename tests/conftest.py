@@ -137,9 +137,9 @@ def chromium() -> str:
     return path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Any]:
-    """A Chromium, driven by Playwright: one for the process, which can hold one driver only."""
+    """A Chromium, driven by Playwright, whose event loop runs as long as it lives: no other test may run one then."""
     driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with driver.sync_playwright() as started:
         found = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
