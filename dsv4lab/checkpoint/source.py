@@ -52,12 +52,7 @@ def model_weights(
     """
     if model not in PRESETS:
         return load_weights(model, config, dtype, progress, sharding)
-    need, have = weight_bytes(config, dtype, sharding), memory_bytes()
-    if have is not None and need > have:
-        raise CheckpointError(
-            f"preset {model}: synthetic weights take {need / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, "
-            f"this machine has {have / 1e9:.1f} GB of memory"
-        )
+    _check_room(model, f"in {str(dtype).removeprefix('torch.')}", weight_bytes(config, dtype, sharding))
     return random_weights(config, seed, dtype, sharding)
 
 
@@ -76,16 +71,21 @@ def stored_weights(
     """
     expected = expected_tensors(config)
     if model in PRESETS:
-        need, have = stored_bytes(expected, RELEASED), memory_bytes()
-        if have is not None and need > have:
-            raise CheckpointError(
-                f"preset {model}: weights as stored take {need / 1e9:.1f} GB, "
-                f"this machine has {have / 1e9:.1f} GB of memory"
-            )
+        held = expected if sharding is None else held_tensors(expected, sharding)
+        _check_room(model, "as stored", stored_bytes(held, RELEASED))
         pairs = _random_stored(config, expected, seed, progress, sharding)
     else:
         pairs = stream_stored(model, config, progress, sharding)
     return {name: _as_weight(name, stored, expected[name], dtype) for name, stored in pairs}
+
+
+def _check_room(model: str, form: str, need: int) -> None:
+    have = memory_bytes()
+    if have is not None and need > have:
+        raise CheckpointError(
+            f"preset {model}: synthetic weights take {need / 1e9:.1f} GB {form}, "
+            f"this machine has {have / 1e9:.1f} GB of memory"
+        )
 
 
 def _random_stored(

@@ -17,6 +17,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, NoReturn
 
 from dsv4lab.engine.child import Line, start_ranks
+from dsv4lab.engine.orphan import EXIT_GRACE_S, end_with_parent
 from dsv4lab.engine.rank_messages import (
     Command,
     FromRank,
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from dsv4lab.engine.launched import Lines
     from dsv4lab.engine.seat import Seat
 
-EXIT_GRACE_S = 5.0
-PARENT_POLL_S = 1.0
 FAILED, ORPHANED = 5, 3
 
 
@@ -60,7 +59,7 @@ class Rank:
 
     def run(self) -> int:
         """Serve until the end; the exit code of the process."""
-        threading.Thread(target=self._watch_parent, args=(os.getppid(),), daemon=True).start()
+        end_with_parent(self._channel, self._done)
         threading.Thread(target=self._receive, name="receive", daemon=True).start()
         try:
             join = self._inbox.get()
@@ -151,13 +150,6 @@ class Rank:
         self._inbox.put(None)
         if not self._done.wait(EXIT_GRACE_S):
             os._exit(ORPHANED)  # blocked in a collective that nobody else takes part in
-
-    def _watch_parent(self, parent: int) -> None:
-        """A fork of the parent may keep the socket open after the parent itself is gone."""
-        while not self._done.wait(PARENT_POLL_S):
-            if os.getppid() != parent:
-                self._channel.end()
-                return
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -28,6 +28,7 @@ from dsv4lab.engine.messages import (
     encode,
     failure,
 )
+from dsv4lab.engine.orphan import EXIT_GRACE_S, end_with_parent
 from dsv4lab.engine.wire import Channel
 from dsv4lab.env import read_launch
 from dsv4lab.errors import EngineError, LabError
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
     RunnerFactory = Callable[..., tuple[ModelRunner, ModelConfig]]  # configuration, stage, and with several ranks seat
 
 DEFAULT_FACTORY = "dsv4lab.engine.factory:make_runner"
-EXIT_GRACE_S = 5.0
-PARENT_POLL_S = 1.0
 
 
 class Worker:
@@ -57,7 +56,7 @@ class Worker:
 
     def run(self) -> int:
         """Serve until the end; the exit code of the process."""
-        threading.Thread(target=self._watch_parent, args=(os.getppid(),), daemon=True).start()
+        end_with_parent(self._channel, self._done)
         threading.Thread(target=self._receive, name="receive", daemon=True).start()
         try:
             service = self._boot()
@@ -143,13 +142,6 @@ class Worker:
         self._inbox.put(None)
         if not self._done.wait(EXIT_GRACE_S):
             os._exit(3)  # the forward in flight does not come back
-
-    def _watch_parent(self, parent: int) -> None:
-        """A fork of the parent may keep the socket open after the parent itself is gone."""
-        while not self._done.wait(PARENT_POLL_S):
-            if os.getppid() != parent:
-                self._channel.end()
-                return
 
 
 def main(argv: Sequence[str] | None = None) -> int:

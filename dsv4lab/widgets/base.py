@@ -7,6 +7,8 @@ import html
 import logging
 from collections.abc import Callable, Iterable
 from functools import wraps
+from os import PathLike
+from pathlib import Path
 from typing import Any, ParamSpec
 
 import ipywidgets as widgets
@@ -29,6 +31,16 @@ def refuse_unknown(owner: str, unknown: Iterable[str], known: Iterable[str]) -> 
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}? It" if near else "it"
         raise UsageError(f"{owner} takes no {name!r}; {hint} takes: {', '.join(known) or 'no options'}")
+
+
+def write_page(path: str | PathLike[str], page: bytes) -> Path:
+    """Write ``page`` to ``path``, and return where it is. Raises ``UsageError`` if it cannot be written."""
+    target = Path(path)
+    try:
+        target.write_bytes(page)
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written: {error.strerror or error}") from None
+    return target
 
 
 def error_text(error: BaseException) -> str:
@@ -85,6 +97,14 @@ class View(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         if not isinstance(error, LabError):
             _log.error("a callback of %s failed", type(self).__name__, exc_info=error)
         self.errors.show(error_text(error))
+
+    def page(self) -> bytes:
+        """What is shown, as one page for people without Python."""
+        raise NotImplementedError
+
+    def save_html(self, path: str | PathLike[str]) -> Path:
+        """Write :meth:`page`, and return where it is. Raises ``UsageError`` if it cannot be written."""
+        return write_page(path, self.page())
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"

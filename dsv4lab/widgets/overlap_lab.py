@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
@@ -85,12 +84,6 @@ class OverlapLab(View):
             self._pump.close()
             self.engine.leave()
         super().close()
-
-    def save_html(self, path: str | Path) -> Path:
-        """Write what is shown as one page for people without Python, and return where it is."""
-        target = Path(path)
-        target.write_bytes(self._page())
-        return target
 
     def _wire(self) -> None:
         c = self.controls
@@ -230,7 +223,7 @@ class OverlapLab(View):
         if form in ("PNG", "SVG"):
             board.save_images(_NAME, form.lower())
         elif form == "HTML":
-            board.save_file(f"{_NAME}.html", self._page(), "text/html")
+            board.save_file(f"{_NAME}.html", self.page(), "text/html")
         elif form == "CSV":
             if self.side.live:
                 board.save_file(f"{_NAME}-steps.csv", exports.steps_csv(self.engine.feed.steps()), "text/csv")
@@ -241,7 +234,8 @@ class OverlapLab(View):
         else:
             self.errors.show("there is no timeline to export yet: start decoding")
 
-    def _page(self) -> bytes:
+    def page(self) -> bytes:
+        """See :meth:`View.page`."""
         self.side.show_plan(self.editor)
         blocks: list[Text | Picture] = [facts_block(self.side.facts())]
         if self.editor.state:

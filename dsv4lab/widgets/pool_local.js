@@ -1,18 +1,7 @@
 // The kernel's part of the pool explorer for a saved page: recorded maps, and reads by the rules of the geometry.
 
-class LocalModel {
-  constructor(traits, data) { Object.assign(this, { traits, data, listeners: [] }); }
-  get(name) { return this.traits[name]; }
-  on(name, call) { if (name === "msg:custom") this.listeners.push(call); }
-  off(name, call) { this.listeners = this.listeners.filter((l) => l !== call); }
-
-  send(question) {
-    setTimeout(() => {
-      let answer;
-      try { answer = this[question.kind](question); } catch (error) { answer = { kind: "failed", text: String(error.message) }; }
-      for (const call of [...this.listeners]) call({ kind: question.kind, ...answer, number: question.number }, []);
-    });
-  }
+class LocalModel extends AnsweringModel {
+  constructor(traits, data) { super(traits); this.data = data; }
 
   hello() { return { kind: "setup", ...this.data.setup }; }
   html() { throw new Error("this is the saved page already"); }

@@ -11,7 +11,9 @@ from dsv4lab.widgets import front
 from dsv4lab.widgets.pool_session import PoolSession
 from dsv4lab.widgets.saved import saved_page
 
-SOURCES = ("trace_draw.js", "pool_draw.js", "pool_view.js", "pool_panels.js", "pool_local.js", "pool_explorer.js")
+SOURCES = ("trace_draw.js", "pool_draw.js", "pool_view.js", "pool_panels.js", "pool_explorer.js")
+STYLES = ("pool_explorer.css",)
+SAVED_SOURCES = ("local_model.js", "pool_local.js", *SOURCES)
 MOST_SAVED = 60
 
 
@@ -23,7 +25,7 @@ def pool_page(session: PoolSession, theme: str) -> str:
     setup["steps"] = [setup["steps"][at] for at in kept]
     content = {"setup": setup, "snapshots": [_snapshot(session, at, setup["ratios"]) for at in kept]}
     traits = {"theme": theme, "palettes": front.palettes(), "owners": list(themes.CYCLE)}
-    return saved_page("KV pool", traits, content, SOURCES, ("pool_explorer.css",))
+    return saved_page("KV pool", traits, content, SAVED_SOURCES, STYLES)
 
 
 def _snapshot(session: PoolSession, at: int, ratios: list[int]) -> dict[str, Any]:

@@ -6,7 +6,9 @@ import base64
 import gzip
 import html
 import json
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dsv4lab.widgets import front, wire
@@ -33,6 +35,13 @@ front.render({{ model, el: document.getElementById("view") }});
 </script></body></html>
 """
 
+_PARTS = re.compile(
+    r"<title>(?P<title>.*?)</title>.*?"
+    r'<script type="application/json" id="traits">(?P<traits>.*?)</script>\s*'
+    r'<script type="text/plain" id="data">(?P<data>.*?)</script>',
+    re.DOTALL,
+)
+
 
 def saved_page(
     title: str, traits: Mapping[str, Any], content: Any, sources: tuple[str, ...], styles: tuple[str, ...]
@@ -41,14 +50,31 @@ def saved_page(
 
     ``content`` is plain data with arrays in it; it travels compressed. Nothing is fetched.
     """
+    data = base64.b64encode(_packed(content)).decode()
+    return assembled(SavedView(html.escape(title), _embedded(traits), data), sources, styles)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedView:
+    """A page without its front end: the texts of its title, its traits and its data."""
+
+    title: str
+    traits: str
+    data: str
+
+
+def assembled(view: SavedView, sources: tuple[str, ...], styles: tuple[str, ...]) -> str:
+    """The page of ``view`` with the front end as it is now; see :func:`saved_page`."""
     module = front.module(*sources).replace("export default {", "const front = {")
-    return _PAGE.format(
-        title=html.escape(title),
-        style=front.style(*styles),
-        traits=_embedded(traits),
-        data=base64.b64encode(_packed(content)).decode(),
-        module=module,
-    )
+    return _PAGE.format(title=view.title, style=front.style(*styles), traits=view.traits, data=view.data, module=module)
+
+
+def taken_apart(page: str) -> SavedView:
+    """The inverse of :func:`assembled`. Raises ``ValueError`` for what is no such page."""
+    found = _PARTS.search(page)
+    if found is None:
+        raise ValueError("this is no page of saved_page")
+    return SavedView(found["title"], found["traits"], found["data"])
 
 
 def _packed(content: Any) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import ipywidgets as widgets
@@ -83,12 +82,6 @@ class QueueLab(View):
         if self._pump is not None:
             self._pump.close()
         super().close()
-
-    def save_html(self, path: str | Path) -> Path:
-        """Write what is shown as one page for people without Python (packets still play), and return where it is."""
-        target = Path(path)
-        target.write_bytes(self._page())
-        return target
 
     def change(self, **changes: Any) -> None:
         """Change fields of the setting. Raises ``UsageError``, and keeps the old ones, for what cannot be."""
@@ -213,9 +206,10 @@ class QueueLab(View):
         return queue_sweep_sheet(counts, walls, s.hw_queues)
 
     def _export(self) -> None:
-        self.board.save_file("queue-lab.html", self._page(), "text/html")
+        self.board.save_file("queue-lab.html", self.page(), "text/html")
 
-    def _page(self) -> bytes:
+    def page(self) -> bytes:
+        """See :meth:`View.page`."""
         s = self.setting
         facts = {
             name: getattr(s, name) for name in ("device", "runtime", "hw_queues", "model", "tp", "isl", "concurrency")

@@ -2,9 +2,10 @@
 
 const MOST_SLICES = 12000, MOST_IN_TRACK = 2000, MOST_ARROWS = 400, TONES = 32;
 
-class LocalModel {
+class LocalModel extends AnsweringModel {
   constructor(traits, data) {
-    Object.assign(this, { traits, data, listeners: [] });
+    super(traits);
+    this.data = data;
     for (const side of data.sides) {
       const n = side.start.length;
       side.end = side.start.map((t, i) => t + side.dur[i]);
@@ -17,18 +18,6 @@ class LocalModel {
         for (let i = side.first[t]; i < side.first[t + 1]; i += 1) { reach = Math.max(reach, side.end[i]); side.reach[i] = reach; side.place[side.row[i]] = i; side.trackOf[i] = t; }
       }
     }
-  }
-
-  get(name) { return this.traits[name]; }
-  on(name, call) { if (name === "msg:custom") this.listeners.push(call); }
-  off(name, call) { this.listeners = this.listeners.filter((l) => l !== call); }
-
-  send(question) {
-    setTimeout(() => {
-      let answer;
-      try { answer = this[question.kind](question); } catch (error) { answer = { kind: "failed", text: String(error.message) }; }
-      for (const call of [...this.listeners]) call({ kind: question.kind, ...answer, number: question.number }, answer.buffers ?? []);
-    });
   }
 
   hello() { return { kind: "setup", ...this.data.setup }; }

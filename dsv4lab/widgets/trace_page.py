@@ -22,9 +22,10 @@ SOURCES = (
     "trace_select.js",
     "trace_view.js",
     "trace_panels.js",
-    "trace_local.js",
     "trace_explorer.js",
 )
+STYLES = ("trace_explorer.css",)
+SAVED_SOURCES = ("local_model.js", "trace_local.js", *SOURCES)
 MOST_PAIRS = 50_000
 MOST_GAPS = 50_000
 
@@ -40,7 +41,7 @@ def trace_page(session: TraceSession, theme: str, height: int) -> str:
     }
     title = "Trace: " + ", ".join(side["label"] for side in setup["sides"])
     traits = {"theme": theme, "palettes": front.palettes(), "height": height}
-    return saved_page(title, traits, content, SOURCES, ("trace_explorer.css",))
+    return saved_page(title, traits, content, SAVED_SOURCES, STYLES)
 
 
 def _side(session: TraceSession, side: Side) -> dict[str, Any]:

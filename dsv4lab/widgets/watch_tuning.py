@@ -90,12 +90,6 @@ class TuningBoard(View):
             self._pump.close()
         super().close()
 
-    def save_html(self, path: str | Path) -> Path:
-        """Write what is shown as one page for people without Python, and return where it is."""
-        target = Path(path)
-        target.write_bytes(self._page())
-        return target
-
     @property
     def chosen(self) -> Finding | None:
         """The row that is chosen."""
@@ -226,13 +220,14 @@ class TuningBoard(View):
         if form in ("PNG", "SVG"):
             self.board.save_images("tuning-board", form.lower())
         elif form == "HTML":
-            self.board.save_file("tuning-board.html", self._page(), "text/html")
+            self.board.save_file("tuning-board.html", self.page(), "text/html")
         else:
             rows = [[text for text, _ in cells(self.reading, f)] for f in self.reading.findings]
             data = exports.csv_bytes([name for name, _ in COLUMNS], rows)
             self.board.save_file("tuning-board.csv", data, "text/csv")
 
-    def _page(self) -> bytes:
+    def page(self) -> bytes:
+        """See :meth:`View.page`."""
         r = self.reading
         facts = {
             "model": r.config.model,

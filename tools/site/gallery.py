@@ -10,6 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from dsv4lab.widgets import pool_page, trace_page
+from dsv4lab.widgets.saved import SavedView, assembled
+
 NOTEBOOKS = Path("notebooks")
 RECORDS = Path("docs") / "gallery"
 SCHEMA = 1
@@ -36,8 +39,15 @@ def fingerprint(cells: Sequence[dict[str, Any]]) -> str:
     return hashlib.sha256(json.dumps(code).encode()).hexdigest()
 
 
+EXPLORERS = {
+    "PoolExplorer": (pool_page.SAVED_SOURCES, pool_page.STYLES),
+    "TraceExplorer": (trace_page.SAVED_SOURCES, trace_page.STYLES),
+}
+"""Views that are recorded as their data; the front end joins them when the site is built."""
+
+
 def pages(root: Path, warn: Warn) -> dict[str, str]:
-    """Markdown of every notebook's page and of the gallery's, by the page's path."""
+    """Every notebook's page and the gallery's as Markdown, and the live views as HTML, by path."""
     made, tiles = {}, []
     for path in sorted((root / NOTEBOOKS).glob("*.ipynb")):
         cells = read_cells(path)
@@ -45,7 +55,13 @@ def pages(root: Path, warn: Warn) -> dict[str, str]:
         title, first = _title(cells)
         tiles.append(f"<div markdown>**[{title}]({path.stem}.md)**\n\n{first}</div>")
     made["gallery/index.md"] = _INDEX.replace("TILES", "\n\n".join(tiles))
+    for file in sorted((root / RECORDS / "views").glob("*.json")):
+        made[f"gallery/views/{file.stem}.html"] = _live_view(json.loads(file.read_text(encoding="utf-8")))
     return made
+
+
+def _live_view(record: dict[str, str]) -> str:
+    return assembled(SavedView(record["title"], record["traits"], record["data"]), *EXPLORERS[record["explorer"]])
 
 
 _INDEX = """# Gallery

@@ -1,7 +1,7 @@
 """Runs notebooks and keeps what they showed, for the gallery of the docs site: ``make gallery ARGS="40_read_a_trace"``.
 
-Pictures are kept as plotly figures without their colours, tables and texts as they are, live views as the page that
-they save themselves or, where that is larger than a repository should hold, as two screenshots.
+Pictures are kept as plotly figures without their colours, tables and texts as they are, explorers as their data, and
+other live views, whose pages are larger than a repository should hold, as two screenshots.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import nbformat
-from gallery import NOTEBOOKS, RECORDS, SCHEMA, fingerprint, read_cells
+from gallery import EXPLORERS, NOTEBOOKS, RECORDS, SCHEMA, fingerprint, read_cells
 from nbclient import NotebookClient
 
 from dsv4lab.host import cpu_name, usable_cores
+from dsv4lab.widgets.saved import taken_apart
 
 ROOT = Path(__file__).resolve().parents[2]
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -126,8 +128,9 @@ def _saved_view(name: str, text: str, client: NotebookClient, notebook: nbformat
     with tempfile.TemporaryDirectory() as scratch:
         page = Path(scratch) / "view.html"
         _run(client, notebook, _SAVE.format(page=str(page)))
-        if page.stat().st_size <= MOST_BYTES:
-            shutil.copyfile(page, folder / f"{name}.html")
+        if title in EXPLORERS:
+            parts = {"explorer": title, **asdict(taken_apart(page.read_text(encoding="utf-8")))}
+            (folder / f"{name}.json").write_text(_text(parts), encoding="utf-8")
             return {"view": f"{name}.html", "title": title}
         with _photographer() as take:
             for theme in ("light", "dark"):

@@ -17,7 +17,7 @@ from dsv4lab.trace.load.assemble import finish
 from dsv4lab.trace.load.own import OWN_KEY, own_labels
 from dsv4lab.trace.load.perfetto import PerfettoReader, Slice
 from dsv4lab.trace.load.report import LoadReport
-from dsv4lab.trace.load.source import Source, read_ahead
+from dsv4lab.trace.load.source import read_whole
 from dsv4lab.trace.load.table import RowTable
 
 OWN_ROW, OWN_COPY = "dsv4lab.row", "dsv4lab.queue"
@@ -40,18 +40,7 @@ _LIMIT = 2**62
 def read_pftrace(path: Path, progress: Callable[[int], None] | None = None) -> tuple[Timeline, LoadReport]:
     """Load a Perfetto trace. Raises ``TraceError`` if it holds no slice that rocprofv3 or this package writes."""
     report = LoadReport(file=path.name, format="pftrace", exporter="perfetto")
-    source = Source(path)
-    parts = []
-    for chunk in read_ahead(iter(source)):
-        parts.append(chunk)
-        if progress is not None:
-            progress(source.read_bytes)
-    report.plain_bytes = source.plain_bytes
-    if source.broken is not None:
-        report.truncated = True
-        report.findings[source.broken] += 1
-    data = b"".join(parts)
-    parts.clear()
+    data = read_whole(path, report, progress)
     slices: list[Slice] = []
     header: dict[str, Any] | None = None
     for found in PerfettoReader(data, report):

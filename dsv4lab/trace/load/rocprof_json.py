@@ -14,7 +14,7 @@ from dsv4lab.trace.load.events import ERRORS
 from dsv4lab.trace.load.report import LoadReport
 from dsv4lab.trace.load.rocprof_records import File, Info, Record, Tool
 from dsv4lab.trace.load.rocprof_salvage import salvage_tools
-from dsv4lab.trace.load.source import Source, read_ahead
+from dsv4lab.trace.load.source import read_whole
 from dsv4lab.trace.load.table import RowTable
 
 _GPU = 2
@@ -26,18 +26,7 @@ def read_rocprof_json(path: Path, progress: Callable[[int], None] | None = None)
     Raises ``TraceError`` if there is none.
     """
     report = LoadReport(file=path.name, format="rocprofv3 json", exporter="rocprofv3")
-    source = Source(path)
-    parts = []
-    for chunk in read_ahead(iter(source)):
-        parts.append(chunk)
-        if progress is not None:
-            progress(source.read_bytes)
-    report.plain_bytes = source.plain_bytes
-    if source.broken is not None:
-        report.truncated = True
-        report.findings[source.broken] += 1
-    text = b"".join(parts)
-    parts.clear()
+    text = read_whole(path, report, progress)
     try:
         tools = msgspec.json.decode(text, type=File).tools
     except ERRORS as error:

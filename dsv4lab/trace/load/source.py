@@ -5,11 +5,12 @@ from __future__ import annotations
 import queue
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from dsv4lab.errors import TraceError
+from dsv4lab.trace.load.report import LoadReport
 
 CHUNK = 1 << 20
 _COMPRESSED_READ = 1 << 18
@@ -123,3 +124,18 @@ def read_ahead(source: Iterator[bytes], depth: int = 8) -> Iterator[bytes]:
     finally:
         stopped.set()
         thread.join()
+
+
+def read_whole(path: Path, report: LoadReport, progress: Callable[[int], None] | None) -> bytes:
+    """All plain bytes of ``path``; how many, and why they end early if they do, goes into ``report``."""
+    source = Source(path)
+    parts = []
+    for chunk in read_ahead(iter(source)):
+        parts.append(chunk)
+        if progress is not None:
+            progress(source.read_bytes)
+    report.plain_bytes = source.plain_bytes
+    if source.broken is not None:
+        report.truncated = True
+        report.findings[source.broken] += 1
+    return b"".join(parts)

@@ -13,14 +13,10 @@ from dsv4_kernels.native import native
 def pre(x, m, base, scale, rms_eps, hc_eps, iters, out, post, comb):
     """``m = fn @ flattened x``, not normalised yet; see ``mhc_pre_reference``."""
     one = np.float32(1.0)
-    tokens, n, d = x.shape
+    tokens, n = x.shape[:2]
     mix = np.empty(n, np.float32)
     for t in range(tokens):
-        squares = np.float32(0.0)
-        for i in range(n):
-            for j in range(d):
-                squares += x[t, i, j] * x[t, i, j]
-        r = one / math.sqrt(squares / np.float32(n * d) + rms_eps)
+        r = _inverse_rms(x[t], rms_eps)
         for i in range(n):
             mix[i] = one / (one + math.exp(-(m[t, i] * r * scale[0] + base[i]))) + hc_eps
             post[t, i] = np.float32(2.0) / (one + math.exp(-(m[t, n + i] * r * scale[1] + base[n + i])))
@@ -48,14 +44,10 @@ def pre(x, m, base, scale, rms_eps, hc_eps, iters, out, post, comb):
 def head(x, m, base, scale, rms_eps, hc_eps, out):
     """``m = fn @ flattened x``, not normalised yet; see ``mhc_head_reference``."""
     one = np.float32(1.0)
-    tokens, n, d = x.shape
+    tokens, n = x.shape[:2]
     mix = np.empty(n, np.float32)
     for t in range(tokens):
-        squares = np.float32(0.0)
-        for i in range(n):
-            for j in range(d):
-                squares += x[t, i, j] * x[t, i, j]
-        r = one / math.sqrt(squares / np.float32(n * d) + rms_eps)
+        r = _inverse_rms(x[t], rms_eps)
         for i in range(n):
             mix[i] = one / (one + math.exp(-(m[t, i] * r * scale + base[i]))) + hc_eps
         _collapse(x[t], mix, out[t])
@@ -76,6 +68,16 @@ def spread(y, post, comb, x):
                 for k in range(n):
                     value += c[k, i] * old[k]
                 x[t, i, j] = value
+
+
+@native
+def _inverse_rms(x, eps):
+    n, d = x.shape
+    squares = np.float32(0.0)
+    for i in range(n):
+        for j in range(d):
+            squares += x[i, j] * x[i, j]
+    return np.float32(1.0) / math.sqrt(squares / np.float32(n * d) + eps)
 
 
 @native
