@@ -1,0 +1,97 @@
+"""What a search session measures on: an engine, a server of the user, or a simulation of one with known effects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dsv4lab.tuning.block import Measured
+from dsv4lab.tuning.knobs import KnobSpace, Setting
+
+Token = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Greedy answers, one row per prompt. ``tokens`` are ids where the target tells them, else their texts.
+
+    ``fingerprints`` (one of the logits behind each token) and ``logprobs`` are empty where the target has none.
+    """
+
+    tokens: tuple[tuple[Token, ...], ...]
+    fingerprints: tuple[tuple[int, ...], ...] = ()
+    logprobs: tuple[tuple[float, ...], ...] = ()
+
+    def difference(self, other: Outputs) -> str | None:
+        """Where ``other`` first differs from this, as a text; None if tokens and fingerprints are the same."""
+        found = _first_difference(self.tokens, other.tokens)
+        if found is not None:
+            prompt, at, expected, got = found
+            return f"prompt {prompt}, new token {at}: {_shown(got)} where the baseline gave {_shown(expected)}"
+        if self.fingerprints and other.fingerprints:
+            found = _first_difference(self.fingerprints, other.fingerprints)
+            if found is not None:
+                return f"prompt {found[0]}, new token {found[1]}: the logits are not the baseline's, bit for bit"
+        return None
+
+
+class ArmTarget(Protocol):
+    """Something that can be set, asked and loaded. One thread uses it, one call at a time."""
+
+    @property
+    def name(self) -> str:
+        """``engine``, ``server`` or ``simulated``."""
+        ...
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What it is, for the manifest, as plain data: two sessions can be continued or compared if theirs are equal."""
+        ...
+
+    def prepare(self, setting: Setting) -> int:
+        """Have a process that runs ``setting``, healthy, and tell which: the number of its life in this target.
+
+        A number never seen before is a fresh process, which the session warms up. Raises a :class:`LabError`:
+        ``WorkerDiedError`` if the process does not start, ``TimeoutExceededError`` if it does not become healthy,
+        ``UsageError`` and ``UnavailableError`` for what no setting is to blame for (they end the session).
+        """
+        ...
+
+    def outputs(self, setting: Setting) -> Outputs:
+        """Greedy answers to a few fixed prompts under ``setting``, which is prepared. Raises a :class:`LabError`."""
+        ...
+
+    def measure(self, setting: Setting, *, seed: int) -> Measured:
+        """One load of ``setting``, which is prepared, its prompts drawn from ``seed``.
+
+        What goes wrong is in ``outcome`` and ``why``, or raised as a :class:`LabError` (``WorkerDiedError``: crashed,
+        ``TimeoutExceededError``: hung, another: failed). The same seed means the same prompts under every setting, and
+        no block may profit from what an earlier one left behind, a prefix cache for instance.
+        """
+        ...
+
+    def close(self) -> None:
+        """End what was started. No call follows."""
+        ...
+
+
+OpenArms = Callable[[KnobSpace], ArmTarget]
+"""Makes the target for a space: whoever makes it knows what its knobs mean. It starts nothing before ``prepare``."""
+
+
+def _first_difference(
+    a: Sequence[Sequence[Token]], b: Sequence[Sequence[Token]]
+) -> tuple[int, int, Token | None, Token | None] | None:
+    if len(a) != len(b):
+        return min(len(a), len(b)), 0, None, None
+    for prompt, (x, y) in enumerate(zip(a, b, strict=True)):
+        for at in range(max(len(x), len(y))):
+            left, right = (row[at] if at < len(row) else None for row in (x, y))
+            if left != right:
+                return prompt, at, left, right
+    return None
+
+
+def _shown(token: Token | None) -> str:
+    return "its end" if token is None else repr(token)
