@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
+from dsv4lab.timeline.records import BusySummary
 from dsv4lab.tuning.block import Measured
 from dsv4lab.tuning.knobs import KnobSpace, Setting
 
@@ -36,6 +38,14 @@ class Outputs:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class ArmProfile:
+    """A close look at one setting: the name of its trace in the session's folder, and its busy times by stream."""
+
+    trace: str
+    busy: BusySummary
+
+
 class ArmTarget(Protocol):
     """Something that can be set, asked and loaded. One thread uses it, one call at a time."""
 
@@ -46,7 +56,7 @@ class ArmTarget(Protocol):
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What it is, for the manifest, as plain data: two sessions can be continued or compared if theirs are equal."""
+        """What it is, for the manifest, as plain data: sessions are comparable if theirs are equal."""
         ...
 
     def prepare(self, setting: Setting) -> int:
@@ -68,6 +78,13 @@ class ArmTarget(Protocol):
         What goes wrong is in ``outcome`` and ``why``, or raised as a :class:`LabError` (``WorkerDiedError``: crashed,
         ``TimeoutExceededError``: hung, another: failed). The same seed means the same prompts under every setting, and
         no block may profit from what an earlier one left behind, a prefix cache for instance.
+        """
+        ...
+
+    def profile(self, setting: Setting, folder: Path) -> ArmProfile | None:
+        """Record some steps of ``setting`` to a trace in ``folder``; None where the target cannot.
+
+        It prepares the setting itself, and nothing is timed in that process afterwards. Raises a :class:`LabError`.
         """
         ...
 

@@ -67,8 +67,8 @@ class Block(Measured):
 
     ``trial`` numbers the comparison of a setting with the baseline that the block belongs to, in its own session;
     ``phase`` is ``warm-up``, ``explore`` or ``confirm``; ``pair`` counts the pairs of that trial and phase (-1 for
-    warm-up), and ``position`` is 0 or 1, the order inside the pair. A pair has a block of the trial's setting and one of
-    the baseline under the same load, from the same ``seed``.
+    warm-up), and ``position`` is 0 or 1, the order inside the pair. A pair has a block of the trial's setting and one
+    of the baseline under the same load, from the same ``seed``.
     """
 
     setting: Setting
