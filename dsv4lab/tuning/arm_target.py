@@ -26,11 +26,15 @@ class Outputs:
     logprobs: tuple[tuple[float, ...], ...] = ()
 
     def difference(self, other: Outputs) -> str | None:
-        """Where ``other`` first differs from this, as a text; None if tokens and fingerprints are the same."""
+        """Where ``other`` first differs from this, as a text; None if tokens and fingerprints are the same.
+
+        Where both have log-probabilities, the text has the gap between theirs of that token, and the largest before it.
+        """
         found = _first_difference(self.tokens, other.tokens)
         if found is not None:
             prompt, at, expected, got = found
-            return f"prompt {prompt}, new token {at}: {_shown(got)} where the baseline gave {_shown(expected)}"
+            text = f"prompt {prompt}, new token {at}: {_shown(got)} where the baseline gave {_shown(expected)}"
+            return text + _gap(self.logprobs, other.logprobs, prompt, at)
         if self.fingerprints and other.fingerprints:
             found = _first_difference(self.fingerprints, other.fingerprints)
             if found is not None:
@@ -59,9 +63,10 @@ class ArmTarget(Protocol):
         """What it is, for the manifest, as plain data: sessions are comparable if theirs are equal."""
         ...
 
-    def prepare(self, setting: Setting) -> int:
+    def prepare(self, setting: Setting, *, fresh: bool = False) -> int:
         """Have a process that runs ``setting``, healthy, and tell which: the number of its life in this target.
 
+        With ``fresh`` it is a new one even if one that fits is running, which is ended first.
         A number never seen before is a fresh process, which the session warms up. Raises a :class:`LabError`:
         ``WorkerDiedError`` if the process does not start, ``TimeoutExceededError`` if it does not become healthy,
         ``UsageError`` and ``UnavailableError`` for what no setting is to blame for (they end the session).
@@ -108,6 +113,16 @@ def _first_difference(
             if left != right:
                 return prompt, at, left, right
     return None
+
+
+def _gap(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], prompt: int, at: int) -> str:
+    """How far the log-probabilities of a prompt lie apart, up to the token at ``at``; empty where there are none."""
+    if prompt >= min(len(ours), len(theirs)) or not ours[prompt] or not theirs[prompt]:
+        return ""
+    gaps = [abs(a - b) for a, b in zip(ours[prompt][: at + 1], theirs[prompt][: at + 1], strict=False)]
+    before = max(gaps[:at], default=0.0)
+    own = f"{gaps[at]:.3g} there, " if at < len(gaps) else ""
+    return f" (log-probabilities differ by {own}{before:.3g} at most before)"
 
 
 def _shown(token: Token | None) -> str:
