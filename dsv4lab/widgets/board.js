@@ -74,16 +74,21 @@ class Picture {
     this.badge.className = "dsv4-held";
     this.badge.textContent = "held while you point at it";
     this.name = name;
-    this.dirty = this.held = this.drawn = false;
+    this.dirty = this.held = this.drawn = this.repaint = false;
     this.visible = true;
-    this.el.addEventListener("pointerenter", () => { this.held = this.drawn; });
+    // A pointer that moves points at something; one that a scrolling page slides under does not.
+    this.el.addEventListener("pointermove", (event) => { if (event.movementX || event.movementY) this.held = this.drawn; });
     this.el.addEventListener("pointerleave", () => { this.held = false; this.el.classList.remove("dsv4-holding"); held(); });
   }
 
-  async draw(library, cell, template, force) {
-    if (this.held && !force) { this.el.classList.add("dsv4-holding"); return; }
+  // A picture that is pointed at keeps its content, but not the colours of a theme that is gone.
+  get kept() { return this.held && !this.repaint; }
+
+  async draw(library, cell, template) {
+    if (this.kept) { this.el.classList.add("dsv4-holding"); return; }
     if (!this.visible || !this.plot.clientWidth) return;
-    this.dirty = false;
+    this.dirty = this.repaint = false;
+    this.el.classList.remove("dsv4-holding");
     this.plot.style.minHeight = `${cell.layout.height}px`;
     const layout = { ...structuredClone(cell.layout), template, width: this.plot.clientWidth, uirevision: cell.revision };
     await library.react(this.plot, cell.data.map((trace) => ({ ...trace })), layout, CONFIG);
@@ -122,7 +127,7 @@ function render(state, model, el) {
   let owed = false;
   let busy = false;
   let again = false;
-  const redraw = async (force = false) => {
+  const redraw = async () => {
     frame = 0;
     if (busy) again = true;
     if (!library || !state.templates || busy) return;
@@ -131,9 +136,9 @@ function render(state, model, el) {
       const template = state.templates[isDark(model.get("theme")) ? "dark" : "light"];
       for (const picture of Object.values(pictures)) {
         const cell = state.cells[picture.name];
-        if (cell && picture.dirty) await picture.draw(library, cell, template, force);
+        if (cell && picture.dirty) await picture.draw(library, cell, template);
         // While JupyterLab changes its theme, nothing has a width for a moment, and no observer tells when it is over.
-        if (cell && picture.dirty && picture.visible && !picture.held) setTimeout(schedule, RETRY_MS);
+        if (cell && picture.dirty && picture.visible && !picture.kept) setTimeout(schedule, RETRY_MS);
       }
     } finally {
       busy = false;
@@ -141,10 +146,10 @@ function render(state, model, el) {
       if (again) { again = false; schedule(); }
     }
   };
-  const schedule = () => { if (!frame) frame = requestAnimationFrame(() => redraw()); };
+  const schedule = () => { if (!frame) frame = requestAnimationFrame(redraw); };
   const mark = (names) => { for (const name of names) if (pictures[name]) pictures[name].dirty = true; schedule(); };
   const news = (names) => { if (names.length) { owed = true; mark(names); } };
-  const restyle = () => { for (const picture of Object.values(pictures)) picture.dirty = true; redraw(true); };
+  const restyle = () => { for (const picture of Object.values(pictures)) picture.dirty = picture.repaint = true; schedule(); };
   for (const [name, wide] of model.get("cells")) {
     pictures[name] = new Picture(name, wide, schedule);
     pictures[name].clicked = (what) => model.send({ kind: "click", ...what });

@@ -26,7 +26,7 @@ from dsv4lab.widgets.board import Board
 from dsv4lab.widgets.feed import last_forwards
 
 SHOWN_ROWS = 300
-SLOW_PERIOD_S = 0.2  # of pictures that take long to make and to read: a forward's bars change faster than its ribbon
+SLOW_PERIOD_S = 0.14  # of pictures that take long to make and to read: a forward's bars change faster
 MOST_RECTANGLES = 1500
 LATELY = 64
 RIBBON, QUEUES, BUSY, LANES, POOL, ACCEPTED = "ribbon", "queues", "busy", "lanes", "pool", "accepted"

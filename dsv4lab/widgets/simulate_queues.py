@@ -61,6 +61,8 @@ class QueueLab(View):
         self.about = widgets.HTML()
         self.run: Simulated | None = None
         self._done: tuple[Setting, str] | None = None
+        self._swept: tuple[Setting, str] | None = None
+        self._walls: dict[str, dict[int, int]] = {}
         self.children = (
             *self.controls.rows(), self.errors, self.about, self.headline, self.player, self.board,
         )  # fmt: skip
@@ -151,9 +153,13 @@ class QueueLab(View):
         self.run = run
         self.player.show(run, self._title())
         timeline = run.timeline()
-        self.board.show(
-            {QUEUES: queue_occupancy_sheet(timeline.queue_occupancy()), BUSY: stream_busy_sheet(timeline.stream_busy())}
-        )
+        sheets = {
+            QUEUES: queue_occupancy_sheet(timeline.queue_occupancy()),
+            BUSY: stream_busy_sheet(timeline.stream_busy()),
+        }
+        if self._swept == (_any_queues(self.setting), self.scene):
+            sheets[SWEEP] = self._sweep_sheet()
+        self.board.show(sheets)
         self._say(run, None)
         if self._pump is not None:
             self._pump.later(self.guarded(self._finish))
@@ -194,16 +200,25 @@ class QueueLab(View):
         self.board.show(sheets)
 
     def _sweep(self, scene: str, s: Setting) -> Sheet:
-        counts = sorted({*SWEPT, s.hw_queues})
+        """Simulate the queue counts that are not known yet for what else is set."""
+        if self._swept != (_any_queues(s), scene):
+            self._swept, self._walls = (_any_queues(s), scene), {}
         lines = {s.plan.name if scene == STEP else SCENES[scene].name: s}
         if (twin := _edges_twin(s)) is not None:
             lines[f"with{'out' * s.runtime.endswith(EDGES)} ordering edges"] = twin
         if scene == STEP:
             lines["off"] = replace(s, plan=OFF, side_streams=None)
-        walls = {
-            name: [run_scene(scene, replace(one, hw_queues=q)).wall_ns for q in counts] for name, one in lines.items()
-        }
-        return queue_sweep_sheet(counts, walls, s.hw_queues)
+        for name, one in lines.items():
+            known = self._walls.setdefault(name, {})
+            known |= {
+                q: run_scene(scene, replace(one, hw_queues=q)).wall_ns for q in {*SWEPT, s.hw_queues} - set(known)
+            }
+        return self._sweep_sheet()
+
+    def _sweep_sheet(self) -> Sheet:
+        counts = sorted(next(iter(self._walls.values())))
+        walls = {name: [known[q] for q in counts] for name, known in self._walls.items()}
+        return queue_sweep_sheet(counts, walls, self.setting.hw_queues)
 
     def _export(self) -> None:
         self.board.save_file("queue-lab.html", self.page(), "text/html")
@@ -217,6 +232,11 @@ class QueueLab(View):
         facts |= {"plan": s.plan.name, "scene": self.scene, "simulated": "not measured"}
         blocks = [facts_block(facts), live_block(self.player, ["packets.css"]), *sheet_blocks(self.board.sheets)]
         return page_bytes("Queue Lab", blocks)
+
+
+def _any_queues(s: Setting) -> Setting:
+    """What two settings that differ in the queue count alone have in common."""
+    return replace(s, hw_queues=1)
 
 
 def _edges_twin(s: Setting) -> Setting | None:

@@ -159,6 +159,7 @@ class NotebookPage:
 
 def picture(view: Locator, cell: str, text: str) -> Locator:
     """The picture in the board's ``cell``, scrolled to and with ``text`` in it: those out of sight are not drawn."""
+    view.page.mouse.move(1, 1)  # on a picture it would hold it as it is
     found = view.locator(f"[data-cell='{cell}']")
     found.scroll_into_view_if_needed()
     wait_for_text(found, text)

@@ -22,7 +22,7 @@ PAIRS = 3
 SLIDE = """async ([cell, key]) => {
   const output = document.querySelectorAll('.jp-Notebook > .jp-WindowedPanel-outer .jp-Cell')[cell];
   const slider = output.querySelector('[role=slider]');
-  const plot = output.querySelector("[data-cell='queues'] .js-plotly-plot");
+  const plot = output.querySelector("[data-cell='sweep'] .js-plotly-plot");
   const title = output.querySelector('.pk .title');
   const before = title.textContent;
   slider.focus();
@@ -74,10 +74,12 @@ def test_import_and_first_widget(jupyter: Server, page: Page, record_figure: Cal
 
 
 def test_slider_to_picture(jupyter: Server, page: Page, record_figure: Callable[..., None]) -> None:
+    """To the picture that any queue count changes, the sweep's mark: where streams stay apart, little else moves."""
     notebook = NotebookPage(page, jupyter.notebook("slide.ipynb", ["import dsv4lab as lab\nlab.queue_lab()"]))
+    """To the last picture that any queue count changes: the sweep's mark; where streams stay apart, little else moves."""
     notebook.run(0)
     picture(notebook.output(0), "leans", "leans on")
-    picture(notebook.output(0), "queues", "queue time running")
+    picture(notebook.output(0), "sweep", "hardware queues")
     keys = ["ArrowRight", "ArrowLeft"] * (CHANGES // 2)
     times = sorted(page.evaluate(SLIDE, [0, key]) for key in keys)
     record_figure(
