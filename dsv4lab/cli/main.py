@@ -21,6 +21,7 @@ COMMANDS = {
     "calibrate": "dsv4lab.cli.calibrate:CalibrateCommand",
     "checkpoint": "dsv4lab.cli.checkpoint:CheckpointCommand",
     "doctor": "dsv4lab.cli.doctor:DoctorCommand",
+    "eval": "dsv4lab.cli.eval:EvalCommand",
     "kernels": "dsv4lab.cli.kernels:KernelsCommand",
     "lab": "dsv4lab.cli.lab:LabCommand",
     "logits": "dsv4lab.cli.logits:LogitsCommand",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from statistics import NormalDist
 
 import numpy as np
+from scipy.special import ndtr, stdtrit
 
 Samples = Sequence[Sequence[float]]
 """Per block (one trial) the values of its requests, in milliseconds."""
@@ -104,19 +104,8 @@ def difference(logs: Sequence[float], seed: int = 0) -> Difference:
 
 def expanded_tail(n: int, level: float = LEVEL) -> float:
     """Tail probability of a percentile interval over ``n`` blocks that covers as a t interval would."""
-    t = t_quantile(1 - (1 - level) / 2, n - 1)
-    return NormalDist().cdf(-t * math.sqrt(n / (n - 1)))
-
-
-def t_quantile(p: float, df: int) -> float:
-    """Quantile of Student's t by the Cornish-Fisher expansion; within 1 % for ``df >= 3`` and ``p <= 0.975``."""
-    z = NormalDist().inv_cdf(p)
-    terms = (
-        (z**3 + z) / (4 * df),
-        (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df**2),
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * df**3),
-    )
-    return z + sum(terms)
+    t = stdtrit(n - 1, 1 - (1 - level) / 2)
+    return float(ndtr(-t * math.sqrt(n / (n - 1))))
 
 
 def noise(processes: Sequence[Samples]) -> Noise:

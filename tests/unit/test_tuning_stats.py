@@ -14,13 +14,7 @@ from dsv4lab.tuning.stats import (
     median,
     noise,
     percentile,
-    t_quantile,
 )
-
-
-@pytest.mark.parametrize(("df", "exact"), [(3, 3.1824), (4, 2.7764), (7, 2.3646), (11, 2.2010), (29, 2.0452)])
-def test_t_quantiles(df: int, exact: float) -> None:
-    assert t_quantile(0.975, df) == pytest.approx(exact, rel=0.01)
 
 
 def test_expanded_tails_shrink_towards_the_plain_one() -> None:
