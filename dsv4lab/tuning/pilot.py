@@ -122,22 +122,25 @@ def measure_noise(
     setting: Setting,
     *,
     pairs: int = PILOT_PAIRS,
+    processes: int = 1,
     seed: int = 0,
     on_block: Callable[[], object] = lambda: None,
 ) -> MachineNoise:
-    """Measure ``setting`` against itself: ``2 * pairs`` blocks, two each from the same prompts.
+    """Measure ``setting`` against itself: ``2 * pairs`` blocks in each of ``processes`` fresh ones, two a prompt.
 
     Raises what the target raises, and :class:`EngineError` if a block has no figures.
     """
-    lives: dict[int, list[float]] = {}
-    for block in range(2 * pairs):
-        life = target.prepare(setting)
-        measured = target.measure(setting, seed=seed + block // 2)
-        if not measured.ok or math.isnan(measured.tpot):
-            raise EngineError(f"{setting.label}: {measured.why or 'the load gave no TPOT'}")
-        lives.setdefault(life, []).append(measured.tpot)
-        on_block()
-    return machine_noise(list(lives.values()))
+    lives: list[list[float]] = []
+    for process in range(processes):
+        target.prepare(setting, fresh=True)
+        lives.append([])
+        for block in range(2 * pairs):
+            measured = target.measure(setting, seed=seed + process * pairs + block // 2)
+            if not measured.ok or math.isnan(measured.tpot):
+                raise EngineError(f"{setting.label}: {measured.why or 'the load gave no TPOT'}")
+            lives[-1].append(measured.tpot)
+            on_block()
+    return machine_noise(lives)
 
 
 def _neighbours(logs: Array) -> Array:

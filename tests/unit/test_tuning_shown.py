@@ -14,7 +14,7 @@ from scipy.stats import binom
 from dsv4lab.tuning.design import pairs_needed
 from dsv4lab.tuning.knobs import LIVE, PROCESS, Knob, KnobSpace, Setting
 from dsv4lab.tuning.paired import SequentialTest, Verdict
-from dsv4lab.tuning.pilot import machine_noise, measure_noise
+from dsv4lab.tuning.pilot import measure_noise
 from dsv4lab.tuning.ranks import signed_rank_difference
 from dsv4lab.tuning.series import warm_up_end
 from dsv4lab.tuning.simulated_arms import SimulatedArms, SimulatedNoise, additive
@@ -103,7 +103,7 @@ def test_a_gain_that_matters_is_seldom_called_no_difference() -> None:
 def test_a_fixed_paired_design_finds_1_percent_with_its_stated_power() -> None:
     power, experiments = 0.9, 120
     noise = SimulatedNoise(sd=0.012, tail=4.0, drift=0.0005, prompt_sd=0.02)
-    pilots = [measure_noise(warmed(arms(0.0, noise, 70 + k)), OFF, pairs=40) for k in range(9)]
+    pilots = [measure_noise(arms(0.0, noise, 70 + k), OFF, pairs=40) for k in range(9)]
     sd = float(np.median([pilot.pair_sd for pilot in pilots]))
     pairs = pairs_needed(sd, 0.01, ALPHA, power)
 
@@ -120,9 +120,8 @@ def test_a_fixed_paired_design_finds_1_percent_with_its_stated_power() -> None:
 
 
 def test_noise_of_processes_is_told_from_noise_of_repeats() -> None:
-    random = np.random.default_rng(4)
-    lives = [np.exp(random.normal(0, 0.03) + random.normal(0, 0.01, 20)) for _ in range(12)]
-    found = machine_noise([life.tolist() for life in lives])
+    noise = SimulatedNoise(sd=0.01, process_sd=0.03, request_sd=0.0)
+    found = measure_noise(arms(0.0, noise, 4), OFF, pairs=10, processes=12)
     assert found.process_sd is not None
     assert 0.018 < found.process_sd < 0.045
     assert 0.0075 < found.repeat_sd < 0.0125

@@ -69,8 +69,9 @@ def test_a_process_knob_takes_a_new_life_and_a_live_one_does_not() -> None:
     first = target.measure(at(), seed=0).tpot
     assert target.prepare(at("hip")) == 1
     assert target.measure(at("hip"), seed=1).tpot == pytest.approx(first)
-    assert target.prepare(at(hw_queues=4)) == 2
-    assert target.prepare(at()) == 3
+    assert target.prepare(at("hip"), fresh=True) == 2
+    assert target.prepare(at(hw_queues=4)) == 3
+    assert target.prepare(at()) == 4
     assert target.measure(at(), seed=2).tpot != pytest.approx(first)
     with pytest.raises(EngineError, match="4 queues, concurrency 1: is not prepared"):
         target.measure(at(hw_queues=4), seed=0)
