@@ -63,10 +63,10 @@ def profiled(program: StreamProgram, timeline: Timeline) -> Profiled:
     return Profiled(program, tuple(us.tolist()), max(0.0, gap), wall)
 
 
-def cpu_machine(cores: int, hw_queues: int, probe: CpuProbe, gap_us: float) -> Machine:
-    """The CPU device with what ``probe`` and a baseline say about it."""
+def cpu_machine(cores: int, hw_queues: int, probe: CpuProbe, gap_us: float, policy: str | None = None) -> Machine:
+    """The CPU device with what ``probe`` and a baseline say about it; ``policy`` maps streams to queues."""
     changes = {"cus": float(cores), "gap_us": gap_us, "signal_device_us": probe.handoff_us, "graph_us": 0.0}
-    return machine("cpu", None, hw_queues, changes)
+    return machine("cpu", None, hw_queues, changes, policy=policy)
 
 
 def replan(base: Profiled, plan: OverlapPlan, cores: int, probe: CpuProbe) -> Workload:

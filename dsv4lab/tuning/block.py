@@ -23,7 +23,7 @@ OUTPUTS_DIFFER = "outputs_differ"
 """It ran and is of no use: its tokens are not those of the baseline."""
 OUTCOMES = (OK, DIED_AT_START, START_TIMED_OUT, CRASHED, HUNG, FAILED, OUTPUTS_DIFFER)
 
-WARM_UP, EXPLORE, CONFIRM = "warm-up", "explore", "confirm"
+WARM_UP, EXPLORE, RUN_OFF, CONFIRM = "warm-up", "explore", "run-off", "confirm"
 NO_PAIR = -1
 
 
@@ -66,9 +66,9 @@ class Block(Measured):
     """What was measured, and where it stands in its session.
 
     ``trial`` numbers the comparison of a setting with the baseline that the block belongs to, in its own session;
-    ``phase`` is ``warm-up``, ``explore`` or ``confirm``; ``pair`` counts the pairs of that trial and phase (-1 for
-    warm-up), and ``position`` is 0 or 1, the order inside the pair. A pair has a block of the trial's setting and one
-    of the baseline under the same load, from the same ``seed``.
+    ``phase`` is ``warm-up``, ``explore``, ``run-off`` or ``confirm``; ``pair`` counts the pairs of that trial and phase
+    (-1 for warm-up), and ``position`` the blocks inside the pair. A pair has as many blocks of the trial's setting as
+    of the baseline under the same load, all from the same ``seed``.
     """
 
     setting: Setting

@@ -56,7 +56,7 @@ class Knob:
             raise UsageError(f"knob {self.name}: got no value, it takes at least one")
         for value in self.values:
             if not _is_value(value):
-                raise UsageError(f"knob {self.name}: got {checks.shown(value)}, a value is text, a finite number or none")
+                raise UsageError(f"knob {self.name}: got {checks.shown(value)}, it takes text and finite numbers")
             if self.values.count(value) > 1:
                 raise UsageError(f"knob {self.name}: got {value} more than once, every value can be given once")
 
