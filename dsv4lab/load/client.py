@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from dsv4lab.errors import EngineError, UnavailableError
+from dsv4lab.errors import EngineError, TimeoutExceededError, UnavailableError
 from dsv4lab.load.report import RequestRecord
 from dsv4lab.load.spec import LoadSpec, Prompt
 from dsv4lab.load.sse import EventReader
@@ -154,7 +154,8 @@ async def warm_up(endpoint: Endpoint, spec: LoadSpec, prompts: Sequence[Prompt],
         runs = (stream_one(session, endpoint, at, prompt, spec.max_new_tokens) for at, prompt in enumerate(first))
         for record in await asyncio.gather(*runs):
             if record.error is not None:
-                raise EngineError(f"warm-up: {record.error}")
+                kind = TimeoutExceededError if record.hung else EngineError
+                raise kind(f"warm-up: {record.error}")
 
 
 def open_session(endpoint: Endpoint) -> aiohttp.ClientSession:

@@ -9,6 +9,7 @@ import signal
 import socket
 import string
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,6 +21,7 @@ import aiohttp
 
 from dsv4lab.env import child_environ
 from dsv4lab.errors import TimeoutExceededError, UnavailableError, UsageError, WorkerDiedError
+from dsv4lab.load import keeper
 
 _POLL_S = 0.1
 _TAIL_BYTES = 4096
@@ -63,6 +65,11 @@ class ServerSpec:
             if not 0 < getattr(self, name) < float("inf"):
                 raise UsageError(f"{name} is {getattr(self, name)}: it takes seconds, more than 0")
 
+    @property
+    def has_profiles(self) -> bool:
+        """Whether recordings can be asked for and read."""
+        return None not in (self.start_profile, self.stop_profile, self.profile_dir)
+
     def words(self, port: int) -> list[str]:
         """The command line for ``port``."""
         out: list[str] = []
@@ -75,13 +82,21 @@ class ServerSpec:
 
 
 class ServerProcess:
-    """One server, from :meth:`start` to :meth:`stop`. All that it and its children write goes to ``log``."""
+    """One server, from :meth:`start` to :meth:`stop`. All that it and its children write goes to ``log``.
+
+    If this process is killed, its keeper (a process of its own, :mod:`dsv4lab.load.keeper`) ends the server.
+    """
 
     def __init__(self, spec: ServerSpec, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
         self.spec = spec
         self.url = f"http://{spec.host}:{port}"
         self.log = log
         self._process = process
+        command = [sys.executable, "-SE", keeper.__file__, str(process.pid), str(spec.stop_s)]
+        quiet = subprocess.DEVNULL
+        self._keeper = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True
+        )
 
     @classmethod
     def start(cls, spec: ServerSpec, log: Path) -> Self:
@@ -145,6 +160,8 @@ class ServerProcess:
                 how = "killed"
         self._signal(signal.SIGKILL)  # children that outlive their parent
         self._process.wait()
+        if self._keeper.poll() is None:
+            self._keeper.communicate(b".")
         return how
 
     def epitaph(self) -> str:

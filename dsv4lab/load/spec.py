@@ -85,6 +85,18 @@ class LoadSpec:
         return np.random.default_rng([self.seed, *what.encode()])
 
 
+def prompts_of(load: LoadSpec, given: Sequence[Prompt] | None, vocab_size: int | None) -> list[Prompt]:
+    """A prompt for each request of ``load``: the given ones in turn, else random tokens.
+
+    Raises :class:`UsageError` if there is neither a prompt nor a vocabulary to draw from.
+    """
+    if given is not None:
+        return load.cycled(given)
+    if vocab_size is None:
+        raise UsageError("vocab_size: this server does not tell it, so give it, or prompts")
+    return load.prompts(vocab_size)
+
+
 def read_prompts(path: Path) -> list[Prompt]:
     """Prompts of a file: one a line; JSON lines are a text, token ids, or an object with one of them as ``prompt``.
 

@@ -1,17 +1,26 @@
-"""A server that is wrong on purpose: ``python wrong_server.py PORT HOW``."""
+"""A server that is wrong on purpose: ``python wrong_server.py PORT [HOW] [OPTION...]``; HOW may be in the environment.
+
+It writes a trace into ``$TRACES`` when a profile ends.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
-PORT, HOW = int(sys.argv[1]), sys.argv[2]
+PORT = int(sys.argv[1])
+HOW = os.environ.get("HOW") or (sys.argv[2] if len(sys.argv) > 2 else "right")
+TRACE = Path(__file__).parents[2] / "traces" / "rocm_mi300x_sglang_decode_hipgraph.pt.trace.json.gz"
 FOREVER = threading.Event()
+TOKEN_S = 0.01
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -24,12 +33,17 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, {"data": [{"id": "wrong", "vocab_size": 100}]})
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if not asked.get("stream"):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or b"{}")
+        if self.path.endswith("_profile"):
+            self.profile()
+        elif not asked.get("stream"):
             tokens = ["a", "b"] if HOW != "other words" else ["a", "c"]
-            logprobs = {"tokens": tokens, "token_logprobs": [-0.5, -1.0]}
+            logprobs = {"tokens": tokens, "token_logprobs": [-0.5, -1.0 if HOW != "other words" else -1.25]}
             self.answer(200, {"choices": [{"text": "".join(tokens), "logprobs": logprobs}]})
-            return
+        else:
+            self.stream()
+
+    def stream(self) -> None:
         self.send_response(200)
         self.end_headers()
         self.event({"choices": [{"index": 0, "text": "a", "finish_reason": None}]})
@@ -41,8 +55,20 @@ class Handler(BaseHTTPRequestHandler):
         elif HOW == "nonsense":
             self.wfile.write(b"data: {{{\n\n")
         elif HOW != "breaks off":
+            for _ in range(3):
+                time.sleep(TOKEN_S)
+                self.event({"choices": [{"index": 0, "text": "a", "finish_reason": None}]})
+            time.sleep(TOKEN_S)
             self.event({"choices": [{"index": 0, "text": "b", "finish_reason": "length"}]})
             self.wfile.write(b"data: [DONE]\n\n")
+
+    def profile(self) -> None:
+        if HOW == "no profiles":
+            self.answer(404, {})
+            return
+        if self.path == "/stop_profile":
+            shutil.copy(TRACE, os.environ["TRACES"])
+        self.answer(200, {})
 
     def answer(self, status: int, data: Any) -> None:
         self.send_response(status)
@@ -57,6 +83,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
+    print("started with", sys.argv[2:], flush=True)
     if HOW == "dies":
         print("no such model", flush=True)
         sys.exit(4)

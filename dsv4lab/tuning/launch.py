@@ -1,0 +1,142 @@
+"""Lines to paste that start what was measured: a line of a framework only for what was measured on that framework."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dsv4lab.tuning.knobs import (
+    CONCURRENCY,
+    ENV_PREFIX,
+    FLAG_PREFIX,
+    LOAD_KNOBS,
+    MAX_NEW_TOKENS,
+    PROMPT_TOKENS,
+    KnobValue,
+    Setting,
+)
+from dsv4lab.tuning.view import ENGINE, SERVER, SessionView, Use
+
+DSV4LAB, SGLANG, VLLM, OTHER = "dsv4lab", "sglang", "vLLM", "this server"
+_PORTS = {SGLANG: 30000}
+_PORT = 8000
+_MARKS = (
+    (SGLANG, re.compile(r"\bsglang\b")),
+    (VLLM, re.compile(r"\bvllm\b")),
+    (DSV4LAB, re.compile(r"\bdsv4lab\b")),
+)
+_OPTIONS = {
+    "plan": "--plan",
+    "hw_queues": "--hw-queues",
+    "queue_policy": "--queue-policy",
+    "side_streams": "--side-streams",
+}
+_LOAD_OPTIONS = {
+    CONCURRENCY: "--concurrency",
+    PROMPT_TOKENS: "--prompt-tokens",
+    MAX_NEW_TOKENS: "--max-new-tokens",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchLine:
+    """``line`` starts what ``what`` names, for the loads in ``levels``."""
+
+    framework: str
+    what: str
+    line: str
+    levels: tuple[KnobValue, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"framework": self.framework, "what": self.what, "line": self.line, "levels": list(self.levels)}
+
+
+def launch_lines(view: SessionView) -> list[LaunchLine]:
+    """A line per setting that the session says to use; none of a simulation, and none before there is an answer."""
+    found: dict[Setting, list[Use]] = {}
+    for use in view.uses:
+        found.setdefault(use.use, []).append(use)
+    lines = []
+    for setting, uses in found.items():
+        levels = tuple(use.load.get(CONCURRENCY) for use in uses)
+        if view.target == SERVER:
+            lines.append(
+                LaunchLine(framework_of(view.facts["command"]), setting.label, server_line(view.facts, setting), levels)
+            )
+        elif view.target == ENGINE:
+            lines += [
+                LaunchLine(DSV4LAB, setting.label, line, levels)
+                for line in engine_lines(view.facts, setting, uses[-1].load)
+            ]
+    return lines
+
+
+def framework_of(command: str) -> str:
+    """Whose server a command starts, by its words."""
+    return next((name for name, mark in _MARKS if mark.search(command)), OTHER)
+
+
+def server_line(facts: Mapping[str, Any], setting: Setting) -> str:
+    """The command as it was run, with the setting's environment in front and its flags in place."""
+    command: str = facts["command"]
+    port = str(_PORTS.get(framework_of(command), _PORT))
+    flags = [*facts.get("flags", ())]
+    env: dict[str, KnobValue] = dict(facts.get("env", {}))
+    for name, value in setting.items:
+        if name.startswith(ENV_PREFIX):
+            env[name.removeprefix(ENV_PREFIX)] = value
+        elif name.startswith(FLAG_PREFIX) and value is not None:
+            flags += [name.removeprefix(FLAG_PREFIX)] if value is True else [name.removeprefix(FLAG_PREFIX), str(value)]
+    text = shlex.join(flags)
+    line = command if "{flags}" in command else f"{command} {{flags}}"
+    filled = line.replace("{port}", port).replace("{host}", "127.0.0.1").replace("{flags}", text)
+    return " ".join((*_environment(env), filled.strip()))
+
+
+def engine_lines(facts: Mapping[str, Any], setting: Setting, load: Setting) -> list[str]:
+    """How to serve the setting, and how to run its load once; Python where the plan is no preset."""
+    plan = setting.get("plan", facts.get("plan", "off"))
+    env = _environment({n.removeprefix(ENV_PREFIX): v for n, v in setting.items if n.startswith(ENV_PREFIX)})
+    others = [n for n in setting.names if n not in _OPTIONS and not n.startswith(ENV_PREFIX) and n not in LOAD_KNOBS]
+    own_plan = facts.get("plans", {}).get(plan) if isinstance(facts.get("plans"), dict) else None
+    if own_plan is not None or others:
+        values = {n: v for n, v in setting.items if n not in LOAD_KNOBS and not n.startswith(ENV_PREFIX)}
+        if own_plan is not None:
+            values["plan"] = own_plan
+        given = ", ".join(f"{n}={v!r}" for n, v in values.items())
+        return [" ".join((*env, f"lab.open({facts['model']!r}, {given})"))]
+    model = ["--checkpoint" if "/" in str(facts["model"]) else "--preset", str(facts["model"])]
+    words = [w for n, option in _OPTIONS.items() if setting.get(n) is not None for w in (option, str(setting.get(n)))]
+    sizes = [w for n, option in _LOAD_OPTIONS.items() if load.get(n) is not None for w in (option, str(load.get(n)))]
+    held = {"--max-running-requests": load.get(CONCURRENCY), "--max-total-tokens": facts.get("max_total_tokens")}
+    room = [word for option, value in held.items() if value is not None for word in (option, str(value))]
+    serve = ["dsv4lab", "serve", *model, *_kept(facts), *words, *room]
+    run = ["dsv4lab", "run", *model, *_kept(facts), *sizes, *words]
+    return [" ".join((*env, shlex.join(line))) for line in (serve, run)]
+
+
+def _kept(facts: Mapping[str, Any]) -> list[str]:
+    """Options for what the engine was measured with and is not the default."""
+    defaults = {"dtype": "float32", "weights": "dense", "kv_layout": "unified", "speculative": "off"}
+    out: list[str] = []
+    for name, default in defaults.items():
+        value = facts.get(name, default)
+        if value != default:
+            out += [f"--{name.replace('_', '-')}", str(value)]
+    return out
+
+
+def _environment(env: Mapping[str, Any]) -> list[str]:
+    """Words in front of a command that set its variables, or take them out."""
+    gone = [name for name, value in env.items() if value is None]
+    taken = ["env", *(word for name in gone for word in ("-u", name))] if gone else []
+    return [*taken, *(f"{name}={shlex.quote(_text(value))}" for name, value in env.items() if value is not None)]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,170 @@
+"""Pictures of any session: what each setting changes, with intervals, and TPOT against throughput."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+from dsv4lab.viz import theme as themes
+from dsv4lab.viz.axes import plural
+from dsv4lab.viz.sheet import Heading, Sheet, empty_sheet
+
+MOST_ROWS = 24
+_LABEL = 46
+_ROW = 21
+_COLORS = {"faster": themes.GREEN, "slower": themes.RED}
+_SYMBOLS = {"faster": "diamond", "slower": "square"}
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRow:
+    """A setting's TPOT against the baseline, as a fraction; ``low`` and ``high`` bound it, None where nothing does."""
+
+    panel: str
+    label: str
+    delta: float
+    low: float | None
+    high: float | None
+    pairs: int
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A setting's latency and throughput. ``series`` has one colour, by order of first use."""
+
+    series: str
+    label: str
+    tpot_ms: float
+    tokens_per_s: float
+    baseline: bool = False
+
+
+def changes_figure(rows: Sequence[ChangeRow], *, theme: str = "light") -> go.Figure:
+    """Marks at the change of TPOT, lines over its interval, one panel per load; left of zero is faster.
+
+    A panel shows the settings that are furthest ahead, :data:`MOST_ROWS` at most.
+    """
+    return changes_sheet(rows).figure(theme)
+
+
+def changes_sheet(rows: Sequence[ChangeRow]) -> Sheet:
+    """The picture of :func:`changes_figure` as plain data."""
+    if not rows:
+        return empty_sheet("TPOT against the baseline", "no setting has been compared with the baseline yet")
+    panels = {row.panel: sorted((r for r in rows if r.panel == row.panel), key=lambda r: r.delta) for row in rows}
+    hidden = sum(max(0, len(own) - MOST_ROWS) for own in panels.values())
+    said = "left of zero is faster; lines are intervals, dotted where a side is open"
+    said += f"; {plural(hidden, 'slower setting')} not shown" if hidden else ""
+    shown = {panel: own[:MOST_ROWS] for panel, own in panels.items()}
+    head = Heading("TPOT against the baseline", said, panels=len(shown) > 1)
+    heights = [_ROW * len(own) + 14 for own in shown.values()]
+    titles = [themes.text(panel) for panel in shown] if len(shown) > 1 else []
+    sheet = Sheet(head, heights, gap=34, titles=titles, shared_x=True)
+    reach = max(
+        (abs(v) for own in shown.values() for r in own for v in (r.delta, r.low or 0.0, r.high or 0.0)), default=0.0
+    )
+    for panel, own in enumerate(shown.values()):
+        for row in own:
+            _add_change(sheet, panel, row, 100 * reach)
+        labels = [themes.text(row.label, _LABEL) for row in own]
+        sheet.y_axis(panel, type="category", categoryarray=labels[::-1], showgrid=False)
+        sheet.x_axis(panel, zeroline=True, zerolinecolor=themes.GREY, zerolinewidth=1.5)
+    sheet.x_axis(len(shown) - 1, title={"text": "change of TPOT (%)"}, range=[-106 * reach or -1, 106 * reach or 1])
+    return sheet
+
+
+def _add_change(sheet: Sheet, panel: int, row: ChangeRow, reach: float) -> None:
+    color = _COLORS.get(row.verdict, themes.GREY)
+    label = themes.text(row.label, _LABEL)
+    open_side = row.low is None or row.high is None
+    low, high = (-reach if row.low is None else 100 * row.low), (reach if row.high is None else 100 * row.high)
+    line = {
+        "color": themes.fade(color, 0.55),
+        "width": 1.5 if open_side else 3,
+        "dash": "dot" if open_side else "solid",
+    }
+    sheet.add(
+        "scatter", panel, x=[low, high], y=[label, label], mode="lines", line=line, hoverinfo="skip", showlegend=False
+    )
+    sheet.add(
+        "scatter",
+        panel,
+        x=[100 * row.delta],
+        y=[label],
+        mode="markers",
+        marker={"size": 9, "color": color, "symbol": _SYMBOLS.get(row.verdict, "circle")},
+        customdata=[_change_text(row)],
+        hovertemplate="%{customdata}<extra></extra>",
+        showlegend=False,
+        cliponaxis=False,
+    )
+
+
+def _change_text(row: ChangeRow) -> str:
+    bounds = ["open" if v is None else f"{100 * v:+.2f} %" for v in (row.low, row.high)]
+    return (
+        f"<b>{themes.text(row.label)}</b><br>{themes.text(row.panel)}<br>{themes.text(row.verdict)}: "
+        f"{100 * row.delta:+.2f} % ({bounds[0]} to {bounds[1]}), {plural(row.pairs, 'pair')}"
+    )
+
+
+def points_figure(points: Sequence[Point], *, theme: str = "light") -> go.Figure:
+    """Tokens per second against TPOT, with the line of settings that nothing beats on both; crosses are baselines."""
+    return points_sheet(points).figure(theme)
+
+
+def points_sheet(points: Sequence[Point]) -> Sheet:
+    """The picture of :func:`points_figure` as plain data."""
+    if not points:
+        return empty_sheet("Latency and throughput", "nothing was measured yet")
+    sheet = Sheet(
+        Heading("Latency and throughput", "each mark is a setting; crosses are the baseline", legend=True), [300]
+    )
+    front = _front(points)
+    if len(front) > 1:
+        sheet.add(
+            "scatter",
+            x=[p.tpot_ms for p in front],
+            y=[p.tokens_per_s for p in front],
+            mode="lines",
+            line={"color": themes.GREY, "width": 1.5, "dash": "dot"},
+            name="nothing better on both",
+            hoverinfo="skip",
+        )
+    for number, series in enumerate(dict.fromkeys(p.series for p in points)):
+        own = [p for p in points if p.series == series]
+        sheet.add(
+            "scatter",
+            x=[p.tpot_ms for p in own],
+            y=[p.tokens_per_s for p in own],
+            mode="markers",
+            marker={
+                "size": [12 if p.baseline else 9 for p in own],
+                "symbol": ["x" if p.baseline else "circle" for p in own],
+                "color": themes.CYCLE[number % len(themes.CYCLE)],
+            },
+            name=themes.text(series, 40),
+            customdata=[_point_text(p) for p in own],
+            hovertemplate="%{customdata}<extra></extra>",
+        )
+    sheet.x_axis(0, title={"text": "TPOT (ms per token)"})
+    sheet.y_axis(0, title={"text": "throughput (tokens/s)"}, rangemode="tozero")
+    return sheet
+
+
+def _front(points: Sequence[Point]) -> list[Point]:
+    best: list[Point] = []
+    for point in sorted(points, key=lambda p: (p.tpot_ms, -p.tokens_per_s)):
+        if not best or point.tokens_per_s > best[-1].tokens_per_s:
+            best.append(point)
+    return best
+
+
+def _point_text(point: Point) -> str:
+    return (
+        f"<b>{themes.text(point.label)}</b><br>{themes.text(point.series)}<br>"
+        f"TPOT {point.tpot_ms:.2f} ms, {point.tokens_per_s:.1f} tokens/s"
+    )
