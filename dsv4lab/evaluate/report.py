@@ -61,9 +61,11 @@ def tokens_text(result: AccuracyResult) -> str:
 def difference_text(result: AccuracyResult) -> str:
     """The difference, its interval and the exact test."""
     c = result.counts
+    outside = result.low > 0 or result.high < 0
+    decides = " (stricter than the interval, and it decides)" if outside and not result.significant else ""
     return (
         f"B less A: {_points(c.difference)} ({100 * result.level:g} % interval {_points(result.low, '')} to "
-        f"{_points(result.high)}); {c.discordant} discordant questions, exact McNemar p = {result.p:.3g}."
+        f"{_points(result.high)}); {c.discordant} discordant questions, exact McNemar p = {result.p:.3g}{decides}."
     )
 
 
@@ -81,7 +83,7 @@ def verdict_text(result: AccuracyResult) -> str:
     needs = "more than ten million" if result.needed is None else str(result.needed)
     return (
         f"Not enough questions to tell: at this discordance {n} {could} with a chance of {100 * result.power:g} %, "
-        f"and {least} would take {needs}."
+        f"and {least} would take {needs} questions."
     )
 
 

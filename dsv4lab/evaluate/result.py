@@ -22,7 +22,10 @@ CUT_OFF = "length"
 
 
 class Verdict(StrEnum):
-    """Of the exact test and the interval. ``NOT_ENOUGH``: neither a difference nor the absence of one was shown."""
+    """``NO_DIFFERENCE``: the interval rules out one that matters. ``NOT_ENOUGH``: nothing was shown.
+
+    Else the exact test has shown a difference.
+    """
 
     A_BETTER = "A is better"
     B_BETTER = "B is better"
@@ -92,10 +95,16 @@ class AccuracyResult:
     @property
     def verdict(self) -> Verdict:
         """What was shown."""
-        if self.p <= 1 - self.level:
-            return Verdict.B_BETTER if self.counts.difference > 0 else Verdict.A_BETTER
-        shown = self.counts.questions > 0 and -self.least < self.low and self.high < self.least
-        return Verdict.NO_DIFFERENCE if shown else Verdict.NOT_ENOUGH
+        if self.counts.questions and -self.least < self.low and self.high < self.least:
+            return Verdict.NO_DIFFERENCE
+        if not self.significant:
+            return Verdict.NOT_ENOUGH
+        return Verdict.B_BETTER if self.counts.difference > 0 else Verdict.A_BETTER
+
+    @property
+    def significant(self) -> bool:
+        """Whether the exact test rules out that the arms are alike."""
+        return self.p <= 1 - self.level
 
     @property
     def failed(self) -> int:

@@ -145,6 +145,17 @@ def test_our_engine_against_a_server_that_runs(
     assert (found["p"], found["enough"]) == (1.0, False)
 
 
+def test_two_running_servers_asked_as_chats(
+    questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_fake(max_running_requests=4, max_total_tokens=8192) as client, site(client, api_key="sesame") as one:
+        urls = ("--url-a", one.running.url, "--url-b", one.running.url, "--api-key", "sesame")
+        effort = ("--chat", "--limit", "5", "--max-new-tokens", "4", "--out", str(tmp_path / "session"))
+        found = Ran(capsys, str(questions), *urls, *effort, "--json").json
+    assert (found["same_answers"], found["tokens"]["identical"], found["counts"]["discordant"]) == (5, True, 0)
+    assert "sesame" not in "".join(path.read_text() for path in (tmp_path / "session").iterdir())
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("own")
 def test_our_engine_with_two_settings_answers_alike(

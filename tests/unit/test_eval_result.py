@@ -13,7 +13,7 @@ from dsv4lab.errors import UsageError
 from dsv4lab.evaluate.arms import ArmSpec
 from dsv4lab.evaluate.plan import Plan
 from dsv4lab.evaluate.questions import PromptStyle, digest_of, read_questions
-from dsv4lab.evaluate.report import markdown, verdict_text
+from dsv4lab.evaluate.report import difference_text, markdown, verdict_text
 from dsv4lab.evaluate.result import AccuracyResult, Verdict, result_of
 from dsv4lab.load.process import ServerSpec
 
@@ -110,6 +110,18 @@ def test_enough_questions_show_that_there_is_no_difference(tmp_path: Path) -> No
     assert "2000 questions were enough to rule out 1 point either way" in verdict_text(found)
 
 
+def test_a_sure_difference_too_small_to_matter_is_none(tmp_path: Path) -> None:
+    found = outcome(tmp_path, 1950, 0, 9, 41)
+    assert (found.significant, found.verdict) == (True, Verdict.NO_DIFFERENCE)
+
+
+def test_the_exact_test_decides(tmp_path: Path) -> None:
+    found = outcome(tmp_path, 155, 13, 26, 2)
+    assert found.low > 0
+    assert found.verdict is Verdict.NOT_ENOUGH
+    assert "p = 0.0533 (stricter than the interval, and it decides)." in difference_text(found)
+
+
 def test_too_few_questions_are_called_too_few(tmp_path: Path) -> None:
     found = outcome(tmp_path, 80, 6, 9, 5)
     assert found.verdict is Verdict.NOT_ENOUGH
@@ -118,6 +130,7 @@ def test_too_few_questions_are_called_too_few(tmp_path: Path) -> None:
     assert 0.09 < found.detectable < 0.15
     assert found.needed > 10_000
     assert verdict_text(found).startswith("Not enough questions to tell: at this discordance 100 show a difference of")
+    assert verdict_text(found).endswith(f"1 point would take {found.needed} questions.")
     few = outcome(tmp_path, 3, 0, 0, 0)
     assert (few.verdict, few.detectable) == (Verdict.NOT_ENOUGH, None)
     assert "3 cannot show any difference" in verdict_text(few)

@@ -7,8 +7,11 @@ breaks it is shown to fail.
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
+import pytest
 from scipy.stats import binom
 
 from dsv4lab.tuning.design import pairs_needed
@@ -139,6 +142,28 @@ def test_pairs_of_fresh_processes_raise_no_false_alarms() -> None:
             test.add(log_ratio(target, len(test.logs), order))
         alarms += test.decision.verdict in ALARMS
     assert alarms <= binom.isf(1e-3, 150, ALPHA)
+
+
+def test_the_documentation_says_how_many_pairs_it_takes(repo_root: Path) -> None:
+    rows = re.findall(
+        r"^\| (1|2) \| (\d+) \| (\d+), (\d+) \| (\d+), (\d+) \|$",
+        (repo_root / "docs/statistics.md").read_text(),
+        re.MULTILINE,
+    )
+    random, experiments = np.random.default_rng(11), 120
+    for ratio, fixed, *said in rows:
+        sd, found = 0.01 / int(ratio), []
+        assert pairs_needed(sd, 0.01) == int(fixed)
+        for effect, least in ((math.log(0.99), 0.003), (0.0, 0.01)):
+            taken = []
+            for _ in range(experiments):
+                test = SequentialTest(ALPHA, least, 200)
+                while not test.add(random.normal(effect, sd)).done:
+                    pass
+                taken.append(test.decision.pairs)
+            found += np.percentile(taken, [50, 90]).tolist()
+        assert found == pytest.approx(list(map(int, said)), rel=0.2, abs=1)
+    assert len(rows) == 2
 
 
 def test_warm_up_is_found_where_it_was_planted() -> None:
