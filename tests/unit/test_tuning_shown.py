@@ -145,11 +145,8 @@ def test_pairs_of_fresh_processes_raise_no_false_alarms() -> None:
 
 
 def test_the_documentation_says_how_many_pairs_it_takes(repo_root: Path) -> None:
-    rows = re.findall(
-        r"^\| (1|2) \| (\d+) \| (\d+), (\d+) \| (\d+), (\d+) \|$",
-        (repo_root / "docs/statistics.md").read_text(),
-        re.MULTILINE,
-    )
+    text = (repo_root / "docs/statistics.md").read_text("utf-8")
+    rows = re.findall(r"^\| (1|2) \| (\d+) \| (\d+), (\d+) \| (\d+), (\d+) \|$", text, re.MULTILINE)
     random, experiments = np.random.default_rng(11), 120
     for ratio, fixed, *said in rows:
         sd, found = 0.01 / int(ratio), []
