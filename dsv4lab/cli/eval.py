@@ -84,7 +84,7 @@ def _ask(args: argparse.Namespace, folder: Path) -> AccuracyResult:
             done += steps
             fresh += steps == 1
             left = (time.monotonic() - begun) / fresh * (total - done) if fresh else None
-            said = text if left is None or steps != 1 else f"{text}, about {left:.0f} s left"
+            said = text if left is None or steps != 1 else f"{text}, about {_time_text(left)} left"
             advance(steps, note=f"{said:<{_LABEL}}")
 
         try:
@@ -93,6 +93,10 @@ def _ask(args: argparse.Namespace, folder: Path) -> AccuracyResult:
             if (folder / "records.jsonl").exists():
                 note(f"answers so far are kept: the same command with --out {folder} --resume goes on")
             raise
+
+
+def _time_text(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _print(result: AccuracyResult, folder: Path) -> None:

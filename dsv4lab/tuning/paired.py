@@ -135,9 +135,9 @@ class SequentialTest:
         sure, enough = math.log(2 / self.alpha), math.log(1 / self.beta)
         percent = f"{100 * self.least:g} %"
         if seen.gain >= sure and middle <= self._gain:
-            return Decision(Verdict.FASTER, True, n, "no gain is ruled out")
+            return Decision(Verdict.FASTER, True, n, "a gain is shown")
         if seen.loss >= sure and middle >= self._loss:
-            return Decision(Verdict.SLOWER, True, n, "no loss is ruled out")
+            return Decision(Verdict.SLOWER, True, n, "a loss is shown")
         if min(seen.against_gain, seen.against_loss) >= enough:
             return Decision(Verdict.NO_DIFFERENCE, True, n, f"a difference of {percent} is ruled out")
         if self._stop_without_gain and seen.against_gain >= enough:
