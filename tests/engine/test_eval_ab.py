@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dsv4lab.cli.main import main
@@ -172,6 +176,49 @@ def test_our_engine_with_two_settings_answers_alike(
     assert found["tokens"]["largest_logprob_gap"] == 0.0
     assert (found["same_answers"], found["counts"]["questions"]) == (6, 6)
     assert (found["p"], found["enough"]) == (1.0, False)
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_it_loses_what_was_in_flight_at_most(
+    questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], rng: np.random.Generator
+) -> None:
+    out = tmp_path / "session"
+    words = (str(questions), *arms("right", "wrong:8"), "--concurrency", "2", "--out", str(out), "--json")
+    command = [sys.executable, "-m", "dsv4lab", "eval", "ab", *words]
+    environ = {**os.environ, "PYTHONPATH": worker_path()}
+    asked: list[tuple[str, int]] = []
+    for wanted in sorted(rng.choice(np.arange(1, 120), 6, replace=False).tolist()):
+        resume = ["--resume"] if out.exists() else []
+        process = subprocess.Popen(
+            [*command, *resume], env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        while len(asked) < wanted and process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.01)
+            asked = answered(out) or asked
+        process.kill()
+        process.wait()
+        kept = answered(out)
+        assert kept[: len(asked)] == asked
+        assert len(set(kept)) == len(kept)
+        asked = kept
+    ran = Ran(capsys, *words, "--resume")
+    assert sorted(answered(out)) == [(arm, line) for arm in "AB" for line in range(1, 61)]
+    assert ran.json["counts"] == {
+        "both": 30,
+        "only_a": 30,
+        "only_b": 0,
+        "neither": 0,
+        "questions": 60,
+        "discordant": 30,
+    }
+
+
+def answered(out: Path) -> list[tuple[str, int]]:
+    """Arm and line of the answers on record, in order."""
+    if not (out / "records.jsonl").exists():
+        return []
+    return [(r["arm"], r["line"]) for r in read_records(out / "records.jsonl")[0] if r["kind"] == "answer"]
 
 
 BAD = {
