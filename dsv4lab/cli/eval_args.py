@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsv4lab.cli.model_args import positive
 from dsv4lab.cli.serve import ServeCommand, api_key
@@ -55,6 +56,7 @@ def add_question_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--chat", action="store_true", help="ask as a chat (default: as a text to be completed)")
     parser.add_argument("--instruction", metavar="TEXT", help="put to each prompt (default for a chat: end in #### N)")
+    parser.add_argument("--body", default="{}", metavar="JSON", help="fields added to each request, as an object")
     count = positive
     parser.add_argument(
         "--max-new-tokens", type=count("--max-new-tokens"), default=512, metavar="N", help="limit (default: 512)"
@@ -92,6 +94,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
         concurrency=args.concurrency,
         gate_prompts=args.gate_prompts,
         silence_s=args.silence,
+        body=_body(args.body),
         alpha=args.alpha,
         power=args.power,
         least=args.least / 100,
@@ -152,6 +155,16 @@ def _own_command(args: argparse.Namespace, flags: list[str]) -> str | None:
     model = ["--preset", args.preset] if args.checkpoint is None else ["--checkpoint", str(args.checkpoint.resolve())]
     command_parser(ServeCommand()).parse_args([*model, *flags])
     return shlex.join([sys.executable, "-m", "dsv4lab", "serve", *model]) + " --port {port} {flags}"
+
+
+def _body(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--body: not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"--body: got {text}, it takes an object")
+    return found
 
 
 def _words(option: str, text: str) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,7 +26,7 @@ class Plan:
     The first ``gate_prompts`` questions are asked one after the other for ``gate_tokens`` tokens, to compare tokens;
     then all are, ``concurrency`` at a time, greedily, for ``max_new_tokens`` at most. ``alpha`` is the level of the
     test; ``least`` the difference of accuracies (a fraction) that matters, to be shown with a chance of ``power``. No
-    byte in ``silence_s`` is a failed request.
+    byte in ``silence_s`` is a failed request. ``body`` is added to what whole answers are asked with.
     """
 
     source: str
@@ -37,6 +38,7 @@ class Plan:
     gate_prompts: int = 4
     gate_tokens: int = 32
     silence_s: float = 600.0
+    body: Mapping[str, Any] = field(default_factory=dict)
     alpha: float = ALPHA
     power: float = POWER
     least: float = LEAST
@@ -67,6 +69,7 @@ class Plan:
             "style": self.style.to_json(),
             "arms": [arm.to_json() for arm in self.arms],
             "max_new_tokens": self.max_new_tokens,
+            "body": dict(self.body),
             "gate": {"prompts": self.gate_prompts, "tokens": self.gate_tokens},
             "alpha": self.alpha,
             "power": self.power,

@@ -81,7 +81,8 @@ async def _ask(plan: Plan, arm: ArmSpec, store: SessionStore, tell: Tell) -> Non
 def _asking(endpoint: Endpoint, plan: Plan) -> Endpoint:
     """The endpoint for whole answers: they end where the model ends them."""
     stop = {"stop": list(plan.style.stop)} if plan.style.stop else {}
-    return replace(endpoint, chat=plan.style.chat, body={"ignore_eos": False, "return_token_ids": True, **stop})
+    body = {"ignore_eos": False, "return_token_ids": True, **stop, **plan.body}
+    return replace(endpoint, chat=plan.style.chat, body=body)
 
 
 def _keep(store: SessionStore, arm: ArmSpec, line: int, record: RequestRecord) -> None:

@@ -154,7 +154,8 @@ def test_two_running_servers_asked_as_chats(
 ) -> None:
     with open_fake(max_running_requests=4, max_total_tokens=8192) as client, site(client, api_key="sesame") as one:
         urls = ("--url-a", one.running.url, "--url-b", one.running.url, "--api-key", "sesame")
-        effort = ("--chat", "--limit", "5", "--max-new-tokens", "4", "--out", str(tmp_path / "session"))
+        body = ("--body", '{"chat_template_kwargs": {"thinking": false}}')
+        effort = (*body, "--chat", "--limit", "5", "--max-new-tokens", "4", "--out", str(tmp_path / "session"))
         found = Ran(capsys, str(questions), *urls, *effort, "--json").json
     assert (found["same_answers"], found["tokens"]["identical"], found["counts"]["discordant"]) == (5, True, 0)
     assert "sesame" not in "".join(path.read_text() for path in (tmp_path / "session").iterdir())
@@ -230,6 +231,8 @@ BAD = {
     "{q} --preset nonsense": "nonsense",
     '{q} --preset tiny --flags-b="--plan \'x"': "--flags-b: No closing quotation",
     "{q} --preset tiny --env-a 5=3": "--env-a: got '5=3', it takes NAME=VALUE",
+    "{q} --preset tiny --body [1]": "--body: got [1], it takes an object",
+    "{q} --preset tiny --body {": "--body: not JSON",
     "{q} --preset tiny --shots 61": "--shots is 61: ",
     "{q} --preset tiny --shots 60": "no question is left",
     "{q} --preset tiny --resume": "--resume: it needs --out DIR",
