@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -49,7 +50,15 @@ def arms(a: str, b: str) -> tuple[str, ...]:
     return ("--server", COMMAND, f"--flags-a={a}", f"--flags-b={b}")
 
 
-def test_a_worse_arm_is_shown_and_fails(questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def keys(found: dict[str, Any]) -> set[str]:
+    """Of the object, and of the objects in it that the README describes."""
+    inner = [*found["arms"], found["counts"], *found["disagreements"]]
+    return set(found).union(*inner)
+
+
+def test_a_worse_arm_is_shown_and_fails(
+    questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], repo_root: Path
+) -> None:
     out = tmp_path / "session"
     ran = Ran(capsys, str(questions), *arms("right", "wrong:5"), "--shots", "2", "--out", str(out), "--json")
     assert ran.code == 1
@@ -58,6 +67,10 @@ def test_a_worse_arm_is_shown_and_fails(questions: Path, tmp_path: Path, capsys:
     # 4 k is a multiple of 5 for 12 of the questions 3 to 60.
     assert found["counts"] == {"both": 46, "only_a": 12, "only_b": 0, "neither": 0, "questions": 58, "discordant": 12}
     assert found["p"] == pytest.approx(2 / 2**12)
+    (row,) = re.findall(
+        r"^\| `dsv4lab eval ab .*?` \| (.+) \|$", (repo_root / "README.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert keys(found) == set(re.findall(r"`(\w+)`", row))
     assert found["difference"] == pytest.approx(-12 / 58)
     assert [arm["model"] for arm in found["arms"]] == ["sums-right", "sums-wrong"]
     assert found["tokens"]["prompts"] == 4
