@@ -76,7 +76,15 @@ class Lane:
 
     stream: str
     arena: Arena
+    kept: list[torch.Tensor] | None = None
+    """What ops of this run have handed over with :meth:`keep`; None on the CPU, where a reference is enough."""
 
     def scratch(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Work space of this stream; see :meth:`Arena.scratch`."""
         return self.arena.scratch(self.stream, name, shape, dtype)
+
+    def keep(self, tensor: torch.Tensor) -> torch.Tensor:
+        """``tensor``, which this op allocated for later ops to read: it lives until their streams have passed it."""
+        if self.kept is not None:
+            self.kept.append(tensor)
+        return tensor

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dsv4lab.errors import PlanError
 from dsv4lab.overlap.ops import Op, OpFunction
 from dsv4lab.overlap.plan import OverlapPlan
+from dsv4lab.overlap.recording import recording_order
 from dsv4lab.overlap.scoreboard import cross_stream_waits, hazards
 from dsv4lab.timeline.program import MAIN, ProgramOp, StreamProgram
 
@@ -21,12 +22,19 @@ class CompiledProgram:
 
 
 def compile_program(
-    ops: Sequence[Op], plan: OverlapPlan, mode: str, tokens: int, order: Sequence[int] | None = None
+    ops: Sequence[Op],
+    plan: OverlapPlan,
+    mode: str,
+    tokens: int,
+    order: Sequence[int] | None = None,
+    *,
+    late_sides: bool = False,
 ) -> CompiledProgram:
     """Place ``ops`` on the plan's streams, split fused ops whose parts the plan separates, and derive all waits.
 
     ``order`` is an alternative issue order (a permutation of the placed ops that respects their dependencies; used to
-    test that the declared hazards are sufficient). By default ops are issued in program order.
+    test that the declared hazards are sufficient). By default ops are issued in program order, or with ``late_sides``
+    each side op as late as its readers on ``main`` allow (:mod:`dsv4lab.overlap.recording`).
 
     Raises:
         PlanError: ``order`` breaks a dependency. (Whether rules match ops of some mode is :meth:`OverlapPlan.check`.)
@@ -35,7 +43,8 @@ def compile_program(
     placed = [item for op in ops for item in _place(op, plan, tokens)]
     streams = [stream for _, stream in placed]
     deps = hazards([(op.reads, op.writes) for op, _ in placed])
-    issue = list(range(len(placed))) if order is None else list(order)
+    natural = recording_order(streams, deps) if late_sides else range(len(placed))
+    issue = list(natural if order is None else order)
     if sorted(issue) != list(range(len(placed))):
         raise PlanError(f"issue order must be a permutation of {len(placed)} ops")
     try:

@@ -70,7 +70,18 @@ class OverlapPlan:
         if side_streams < 0:
             raise PlanError(f"side_streams must be 0 or more, got {side_streams}")
         rules = tuple(replace(r, stream=_fold(r.stream, side_streams)) for r in self.rules)
-        return self if rules == self.rules else OverlapPlan(f"{self.name}/{side_streams}", rules)
+        same = rules == self.rules and self.name != "auto"
+        return self if same else OverlapPlan(f"{self.name}/{side_streams}", rules)
+
+    def gated(self, tokens: int) -> OverlapPlan:
+        """The same plan in forwards of at most ``tokens`` tokens, where it does not have a narrower range of its own.
+
+        The presets' own gate gives way, whichever is wider.
+        """
+        own = (CUDA_TOKEN_GATE, None)
+        rules = [r for r in self.rules if r.min_tokens <= tokens]
+        tops = [tokens if r.max_tokens in own else min(tokens, r.max_tokens or tokens) for r in rules]
+        return OverlapPlan(self.name, tuple(replace(r, max_tokens=top) for r, top in zip(rules, tops, strict=True)))
 
     def check(self, names: Iterable[str]) -> None:
         """Raise ``PlanError`` if a rule's pattern matches none of the op ``names``."""
@@ -161,6 +172,20 @@ MOE = OverlapPlan("moe", (Rule("moe.shared", "side0"),))
 
 PRESETS: dict[str, OverlapPlan] = {p.name: p for p in (OFF, HIP, CUDA, MOE)}
 
+AUTO = OverlapPlan("auto")
+"""No plan but a wish: on a GPU, the preset that is measured to be fastest, batch bucket by batch bucket."""
+
+
+def is_auto(plan: OverlapPlan) -> bool:
+    """Whether ``plan`` is :data:`AUTO`, folded or not."""
+    return not plan.rules and plan.name.partition("/")[0] == AUTO.name
+
+
+def auto_side_streams(plan: OverlapPlan) -> int | None:
+    """How many side streams a folded :data:`AUTO` leaves to its presets; None: as they say."""
+    _, _, count = plan.name.partition("/")
+    return int(count) if count.isdigit() else None
+
 
 def resolve_plan(setting: str | Mapping[str, Any] | OverlapPlan) -> OverlapPlan:
     """The plan that a preset name (or several, as ``hip+moe``), plan data or a plan stands for.
@@ -173,10 +198,12 @@ def resolve_plan(setting: str | Mapping[str, Any] | OverlapPlan) -> OverlapPlan:
         return setting
     if isinstance(setting, Mapping):
         return plan_from_json(setting)
+    if setting == AUTO.name:
+        return AUTO
     parts = setting.split("+")
     unknown = [p for p in parts if p not in PRESETS]
     if unknown:
-        raise PlanError(f"unknown overlap plan {unknown[0]!r}; presets are {', '.join(PRESETS)}, joined by +")
+        raise PlanError(f"unknown overlap plan {unknown[0]!r}; presets are {', '.join(PRESETS)}, joined by +, or auto")
     if len(parts) == 1:
         return PRESETS[setting]
     return OverlapPlan(setting, tuple(rule for p in parts for rule in PRESETS[p].rules))
