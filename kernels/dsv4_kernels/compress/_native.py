@@ -13,7 +13,7 @@ from dsv4_kernels.native import native
 def compress(
     ks, state, ape, norm_weight, frequencies, eps, gather_state, gather_flat, from_flat, positions, pool, rows
 ):
-    """The entries of ``compress_reference``; the state ring is left alone."""
+    """The entries of ``compress_reference``, those of row -1 left out; the state ring is left alone."""
     entries, width = from_flat.shape
     ratio, d = ape.shape[0], norm_weight.shape[0]
     c = ape.shape[1]  # keys lie in front, scores from c on
@@ -21,6 +21,8 @@ def compress(
     scores = np.empty((width, d), np.float32)
     entry = np.empty(d, np.float32)
     for i in range(entries):
+        if rows[i] == -1:
+            continue
         for w in range(width):
             inside = (
                 0 <= gather_flat[i, w] < ks.shape[0] if from_flat[i, w] else 0 <= gather_state[i, w] < state.shape[0]
@@ -38,8 +40,10 @@ def compress(
 
 @native
 def carry(ks, state, src, dst):
-    """``state[dst] = ks[src]``."""
+    """``state[dst] = ks[src]`` where ``dst`` is not -1."""
     for i in range(src.shape[0]):
+        if dst[i] == -1:
+            continue
         if not (0 <= src[i] < ks.shape[0] and 0 <= dst[i] < state.shape[0]):
             raise IndexError("a carried row lies outside its tensor")
         for j in range(ks.shape[1]):

@@ -34,8 +34,12 @@ def compress_reference(
     ``i`` pools the rows ``ks[gather_flat[i]]`` where ``from_flat[i]`` and ``state[gather_state[i]]`` elsewhere (all
     int64 or bool ``[n, W]``; a missing row is the state's sentinel with score -inf), per channel, by a softmax over
     the window. It is normed, rotated at ``positions[i]`` and stored at ``pool[rows[i]]``. Last,
-    ``state[state_dst] = ks[state_src]``.
+    ``state[state_dst] = ks[state_src]``. Entries of row -1 and state rows -1 are padding, and left out.
     """
+    real, carried = rows >= 0, state_dst >= 0
+    gather_state, gather_flat, from_flat = gather_state[real], gather_flat[real], from_flat[real]
+    positions, rows = positions[real], rows[real]
+    state_src, state_dst = state_src[carried], state_dst[carried]
     if rows.numel():
         window = torch.where(from_flat.unsqueeze(-1), ks[gather_flat], state[gather_state])
         entry = _pool_window(window, ape, norm_weight.shape[0])
