@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from dsv4_kernels.weights import Fp4Weight, Fp8Weight, Weight, concatenated, kept, stacked
+from dsv4_kernels.weights import Fp4Weight, Fp8Weight, Weight, concatenated, kept, moved, stacked
 
-__all__ = ["Fp4Weight", "Fp8Weight", "Weight", "concatenated", "kept", "stacked"]
+__all__ = ["Fp4Weight", "Fp8Weight", "Weight", "concatenated", "kept", "moved", "stacked"]

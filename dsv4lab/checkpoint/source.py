@@ -73,9 +73,22 @@ def stored_weights(
     if model in PRESETS:
         held = expected if sharding is None else held_tensors(expected, sharding)
         _check_room(model, "as stored", stored_bytes(held, RELEASED))
-        pairs = _random_stored(config, expected, seed, progress, sharding)
-    else:
-        pairs = stream_stored(model, config, progress, sharding)
+        return synthetic_weights(config, seed, dtype, "cpu", progress, sharding)
+    pairs = stream_stored(model, config, progress, sharding)
+    return {name: _as_weight(name, stored, expected[name], dtype) for name, stored in pairs}
+
+
+def synthetic_weights(
+    config: ModelConfig,
+    seed: int,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+    sharding: Sharding | None = None,
+) -> dict[str, Weight]:
+    """Random weights of a model of any configuration, as a release stores them, made where ``device`` has them."""
+    expected = expected_tensors(config)
+    pairs = _random_stored(config, expected, seed, progress, sharding, device)
     return {name: _as_weight(name, stored, expected[name], dtype) for name, stored in pairs}
 
 
@@ -94,12 +107,13 @@ def _random_stored(
     seed: int,
     progress: Progress | None,
     sharding: Sharding | None,
+    device: torch.device | str,
 ) -> Iterator[tuple[str, StoredWeight]]:
     names = expected if sharding is None else held_tensors(expected, sharding)
     for done, name in enumerate(names, start=1):
         spec = expected[name]
         part = None if sharding is None else sharding.part(name, spec.shape)
-        yield name, random_stored(name, spec, config, seed, RELEASED, part=part)
+        yield name, random_stored(name, spec, config, seed, RELEASED, device, part)
         if progress is not None:
             progress(done, len(names))
 

@@ -112,9 +112,6 @@ def warnings_of(
         found.append(f"{variable} is {backend}: engines keep their rows in the former three pools, in fp8")
     if not any(device["kind"] == kind for device in devices):
         found.append(f"there is no {kind.value} device here: its settings are shown as they would be")
-    gpus = [device["name"] for device in devices if device["kind"] != DeviceKind.CPU]
-    if gpus:
-        found.append(f"{', '.join(gpus)}: this version runs the model on the CPU device only")
     queues, cores = settings.hw_queues.value, host.usable_cores()
     if kind is DeviceKind.CPU and queues > cores:
         found.append(f"{queues} hardware queues are {queues} threads on {cores} cores: at most {cores} ops run at once")

@@ -83,7 +83,7 @@ def token_ids(text: str) -> tuple[int, ...]:
 def _load(args: argparse.Namespace, tokens: int, largest: int) -> Runner:
     from dsv4lab.checkpoint.source import model_config, model_weights
     from dsv4lab.engine.api import engine_config
-    from dsv4lab.engine.runner import DTYPES as TORCH_DTYPES
+    from dsv4lab.engine.placement import DTYPES as TORCH_DTYPES
     from dsv4lab.engine.runner import Runner
 
     name = args.preset if args.checkpoint is None else str(args.checkpoint)

@@ -99,6 +99,22 @@ class EngineConfig:
     """Run the shared expert as one more routed expert of weight 1."""
     collective_timeout_s: int = 90
     """Seconds that a rank waits for the others in a collective, or while they start, before the run ends."""
+    graphs: bool = True
+    """On a GPU, run decode and verify steps as captured graphs; the CPU device has none."""
+    graph_buckets: tuple[int, ...] | None = None
+    """Batch sizes that graphs are captured for; None: 1, 2, 4, 8, 16, 24, ... up to the largest."""
+    graph_max_bs: int | None = None
+    """Largest batch that runs as a graph; None: ``max_running_requests``."""
+    max_graphs: int = 64
+    """Most graphs that are held at once."""
+    graph_memory_bytes: int | None = None
+    """Bytes that temporaries of graphs may grow to before all are captured anew; None: no bound."""
+    eager_fork: bool | None = None
+    """Let streams fork outside graph capture too; None: but on HIP, where an event wait there has been seen to hang."""
+    token_gate: int | None = None
+    """Most tokens of a step for which plan ``auto`` looks for overlap; None: no limit."""
+    high_priority_main: bool = False
+    """Give the main stream of a GPU the higher priority."""
 
     def __post_init__(self) -> None:
         checks.text(_SOURCE, "model", self.model, "a preset name or a checkpoint directory")
@@ -136,6 +152,7 @@ class EngineConfig:
             checks.integer(_SOURCE, "num_layers", self.num_layers, 1, 1024)
         self._check_ranks()
         self._check_scheduling()
+        self._check_graphs()
 
     @property
     def world_size(self) -> int:
@@ -163,6 +180,24 @@ class EngineConfig:
         if self.prefix_cache_pages is not None:
             checks.integer(_SOURCE, "prefix_cache_pages", self.prefix_cache_pages, 1)
         checks.integer(_SOURCE, "prefix_cache_bytes", self.prefix_cache_bytes, 1)
+
+    def _check_graphs(self) -> None:
+        for name in ("graphs", "high_priority_main"):
+            checks.boolean(_SOURCE, name, getattr(self, name))
+        if self.eager_fork is not None:
+            checks.boolean(_SOURCE, "eager_fork", self.eager_fork)
+        for name in ("graph_max_bs", "graph_memory_bytes", "token_gate"):
+            if getattr(self, name) is not None:
+                checks.integer(_SOURCE, name, getattr(self, name), 1)
+        checks.integer(_SOURCE, "max_graphs", self.max_graphs, 1, 4096)
+        sizes: Any = self.graph_buckets  # JSON has lists
+        if sizes is None:
+            return
+        if not isinstance(sizes, list | tuple) or not sizes:
+            raise checks.mismatch(_SOURCE, "graph_buckets", sizes, "batch sizes, or null")
+        for size in sizes:
+            checks.integer(_SOURCE, "graph_buckets", size, 1, 65536)
+        object.__setattr__(self, "graph_buckets", tuple(sizes))
 
     def to_json(self) -> dict[str, Any]:
         """All fields, as plain JSON values."""

@@ -9,6 +9,7 @@ from dsv4lab.config.engine import EngineConfig, OverlapSetting
 from dsv4lab.config.presets import PRESETS
 from dsv4lab.config.resolve import Choices
 from dsv4lab.engine.client import EngineClient
+from dsv4lab.engine.devices import dtype_of
 from dsv4lab.engine.link import OnProgress, Patience
 from dsv4lab.engine.settings import POOL_FIELDS, plan_of, settings_for
 from dsv4lab.env import read_env
@@ -40,10 +41,11 @@ def engine_config(
     name = str(model)
     if name not in PRESETS and Path(name).is_dir():
         name = str(Path(name).resolve())  # the worker may be restarted from another directory
+    fields.setdefault("dtype", dtype_of(device))
     checked = EngineConfig(name, device=device, **fields)
-    rows = {field: fields.get(field) for field in POOL_FIELDS}
-    settings = settings_for(checked.device, read_env(), Choices(plan=asked, hw_queues=hw_queues, **rows))
-    fields |= {field: getattr(settings, field).value for field in POOL_FIELDS}
+    given = {field: fields.get(field) for field in (*POOL_FIELDS, "token_gate")}
+    settings = settings_for(checked.device, read_env(), Choices(plan=asked, hw_queues=hw_queues, **given))
+    fields |= {field: getattr(settings, field).value for field in given}
     return EngineConfig(name, device=device, plan=plan_of(settings), hw_queues=settings.hw_queues.value, **fields)
 
 

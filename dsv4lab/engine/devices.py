@@ -25,6 +25,11 @@ class Chosen:
     text: str
 
 
+def dtype_of(device: str) -> str:
+    """Number format of activations where none is named: what the kernels of ``device`` take."""
+    return "float32" if device == "cpu" else "bfloat16"
+
+
 def find_devices() -> tuple[list[dict[str, Any]], list[str]]:
     """The devices: ``kind``, ``name``, ``memory_bytes``, ``blackwell`` each; and what kept us from asking for GPUs."""
     cpu = {"kind": "cpu", "name": host.cpu_name(), "memory_bytes": host.memory_bytes(), "blackwell": False}
@@ -49,18 +54,18 @@ def choose_device(asked: str = "auto") -> Chosen:
         UnavailableError: ``asked`` is not here, or the engine does not run on it.
 
     """
-    from dsv4lab.engine.runner import place_of
+    from dsv4lab.engine.placement import place_of
 
     found, problems = find_devices()
     cpu = f"the CPU device measures {found[0]['name']}, {host.usable_cores()} cores, and predicts nothing about a GPU"
     if asked != "auto":
-        place_of(EngineConfig("tiny", device=asked))
+        place_of(EngineConfig("tiny", device=asked, dtype=dtype_of(asked)))
         return Chosen(asked, cpu if asked == "cpu" else f"device {asked}, as asked")
     for gpu in found[1:]:
         try:
-            place_of(EngineConfig("tiny", device=gpu["kind"]))
-        except UnavailableError:
-            text = f"{gpu['name']} is here; this version's kernels run on it (dsv4lab selfcheck), its engine does not"
+            place_of(EngineConfig("tiny", device=gpu["kind"], dtype=dtype_of(gpu["kind"])))
+        except UnavailableError as error:
+            text = f"{gpu['name']} is here, and the engine does not run on it: {error}"
             return Chosen("cpu", f"{text}; {cpu}")
         return Chosen(gpu["kind"], gpu["name"])
     return Chosen("cpu", "; ".join([*problems, f"torch sees no GPU: {NEEDED}", cpu]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dsv4lab.checkpoint.draft import DraftKind, draft_layers_config
 from dsv4lab.config.model import ModelConfig
+from dsv4lab.engine.placement import take_there
 from dsv4lab.engine.runner import Runner
 from dsv4lab.errors import ConfigError
 from dsv4lab.model.draft_weights import build_dspark, build_mtp
@@ -36,6 +37,7 @@ def target_taps(model: ModelConfig, kind: DraftKind | None) -> tuple[int, ...]:
 
 def make_drafter(model: ModelConfig, kind: DraftKind, tensors: Named, drafts: int, runner: Runner) -> Drafter:
     """A drafter beside ``runner``, on its streams and slots; ``tensors`` (canonical ``mtp.*``) are consumed."""
+    take_there(tensors, runner.place)
     parallel = runner.parallel.of_drafter()
     layers = parallel.layout.local(draft_layers_config(model, kind))
     held = parallel.layout.experts(model) if parallel.layout.ep_size > 1 else None

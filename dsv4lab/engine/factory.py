@@ -14,8 +14,9 @@ from dsv4lab.config.model import ModelConfig
 from dsv4lab.config.presets import PRESETS, first_layers
 from dsv4lab.engine.drafters import draft_tokens, make_drafter, target_taps
 from dsv4lab.engine.mirror import LeadRunner, MirroredDrafter
+from dsv4lab.engine.placement import DTYPES
 from dsv4lab.engine.protocol import ModelRunner
-from dsv4lab.engine.runner import DTYPES, Runner
+from dsv4lab.engine.runner import Runner
 from dsv4lab.engine.speculation import Speculator
 from dsv4lab.engine.warm import warm_cpu_loops
 from dsv4lab.parallel.groups import ALONE

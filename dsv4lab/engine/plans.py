@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dsv4lab.overlap.plan import OverlapPlan, Rule, resolve_plan
+from dsv4lab.overlap.plan import OverlapPlan, Rule, is_auto, resolve_plan
 
 
 def effective_plan(setting: str | Mapping[str, Any] | OverlapPlan, side_streams: int | None) -> OverlapPlan:
@@ -15,7 +15,9 @@ def effective_plan(setting: str | Mapping[str, Any] | OverlapPlan, side_streams:
 
 
 def with_moe(plan: OverlapPlan) -> OverlapPlan:
-    """``plan`` with the shared expert on a side stream of its own, beside the routed ones."""
+    """``plan`` with the shared expert on a side stream of its own; ``auto`` tries that anyway."""
+    if is_auto(plan):
+        return plan
     used = [int(stream.removeprefix("side")) for stream in plan.side_streams]
     rule = Rule("moe.shared", f"side{max(used, default=-1) + 1}")
     return OverlapPlan(f"{plan.name}+moe", (*plan.rules, rule))

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dsv4lab import host
-from dsv4lab.backends.choose import backend_ops
 from dsv4lab.backends.rows import PACKED_ROWS
 from dsv4lab.config.engine import EngineConfig
 from dsv4lab.config.model import ModelConfig
+from dsv4lab.engine.device_runs import DeviceRuns
+from dsv4lab.engine.placement import device_api, place_of, room_for, take_there
 from dsv4lab.engine.selection import SelectionTap
 from dsv4lab.engine.snapshots import RequestSnapshot, restore, save
 from dsv4lab.engine.step import Resume
-from dsv4lab.errors import UnavailableError
+from dsv4lab.errors import PlanError, UnavailableError
 from dsv4lab.kv.memory import plan_for_engine
 from dsv4lab.kv.metadata import BatchItem, Mode, build_metadata
 from dsv4lab.kv.pool import KvPool
 from dsv4lab.model.builder import OpListBuilder, Shape
 from dsv4lab.model.hyper_connection import STREAMS
-from dsv4lab.model.programs import Placement, Programs
+from dsv4lab.model.programs import Programs
 from dsv4lab.model.tap import TAPS
 from dsv4lab.model.transformer import list_forward, list_idle_forward, logits_view
 from dsv4lab.model.weights import Experts, Named, build_weights
 from dsv4lab.overlap.arena import Arena
 from dsv4lab.overlap.audit import Resources
 from dsv4lab.overlap.compile import CompiledProgram
+from dsv4lab.overlap.device_api import DeviceApi
 from dsv4lab.overlap.ops import Op, op_names
-from dsv4lab.overlap.plan import OverlapPlan, resolve_plan
+from dsv4lab.overlap.plan import OFF, OverlapPlan, is_auto, resolve_plan
 from dsv4lab.overlap.run_record import RunRecord
 from dsv4lab.overlap.streams import SerialStreams, Streams
 from dsv4lab.overlap.streams_cpu import QueueStreams
@@ -40,8 +41,6 @@ from dsv4lab.timeline.program import StreamProgram
 
 if TYPE_CHECKING:
     from dsv4lab.engine.speculation import Speculator
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,21 +55,13 @@ class ForwardResult:
     """The same forward on other ranks of the attention group."""
 
 
-def place_of(config: EngineConfig) -> Placement:
-    """Where ``config`` has its model run. Raises :class:`UnavailableError` for a device or backend that is not here."""
-    if config.device != "cpu":
-        raise UnavailableError(f"device {config.device!r} is not available here; it takes cpu")
-    device = torch.device(config.device.replace("hip", "cuda"))  # torch's name of AMD GPUs
-    ops = backend_ops(device.type, None if config.backend == "auto" else config.backend)
-    return Placement(ops, device, DTYPES[config.dtype])
-
-
 class Runner:
     """A model with its pool and its streams. Not thread-safe: one thread calls it.
 
     ``tensors`` are the canonical weights (:mod:`dsv4lab.checkpoint.names`), or this rank's parts of them; they are
     consumed. ``taps`` are layers whose output a DSpark drafter reads. All ranks of ``parallel`` run the same forwards;
-    those with peers run one, or :meth:`idle_forward`, whenever a peer does.
+    those with peers run one, or :meth:`idle_forward`, whenever a peer does. ``device`` is the runtime of a GPU, by
+    default torch's where ``config`` names a GPU.
 
     Raises:
         UnavailableError: a device that this backend does not run on.
@@ -86,11 +77,13 @@ class Runner:
         config: EngineConfig,
         taps: tuple[int, ...] = (),
         parallel: Parallel = ALONE,
+        device: DeviceApi | None = None,
     ) -> None:
         self.model = model
         self.config = config
         self.place = place_of(config)
-        pool = plan_for_engine(model, config, host.memory_bytes())
+        device = device or device_api(self.place)
+        pool = plan_for_engine(model, config, room_for(tensors, self.place))
         self.geometry = pool.geometry
         self.pool = KvPool(pool.geometry, self.place.dtype, self.place.device, pool.form, PACKED_ROWS)
         if config.debug_poison:
@@ -99,16 +92,24 @@ class Runner:
         self.rounds = 0
         local, layout = parallel.layout.local(model), parallel.layout
         held = layout.experts(model) if layout.ep_size > 1 else None
+        take_there(tensors, self.place)
         self.weights = build_weights(local, tensors, Experts(held, config.shared_expert_fusion))
         capacity = max(config.chunked_prefill_size, config.max_running_requests * config.verify_tokens)
         self.arena = Arena(capacity, self.place.device)
         self._taps = taps
-        self._programs = Programs(local, self.place.ops, self.arena, self.pool, self._list, parallel)
+        self._programs = Programs(
+            local, self.place.ops, self.arena, self.pool, self._list, parallel, late_sides=device is not None
+        )
         self.speculator: Speculator | None = None
         self._tap: SelectionTap | None = None
-        self._plan = resolve_plan("off")
+        self._plan = OFF
         self._streams: Streams = SerialStreams()
-        self.set_streams(config.streams, config.hw_queues, config.queue_policy, config.intra_op_threads)
+        self.gpu: DeviceRuns | None = None
+        if device is None:
+            self.set_streams(config.streams, config.hw_queues, config.queue_policy, config.intra_op_threads)
+        else:
+            self.gpu = DeviceRuns(device, self._programs, self.geometry, model.index_topk, config)
+            self._streams = self.gpu.streams
         plan = resolve_plan(config.plan)
         self.set_plan(plan if config.side_streams is None else plan.fold(config.side_streams))
 
@@ -136,10 +137,12 @@ class Runner:
         """Use ``plan`` from the next forward on; on an error the old one stays.
 
         Raises:
-            PlanError: an unknown preset, or a rule that matches no op.
+            PlanError: an unknown preset, a rule that matches no op, or ``auto`` where nothing can be measured.
 
         """
         resolved = resolve_plan(plan)
+        if is_auto(resolved) and (self.gpu is None or not self.config.graphs or self.config.world_size > 1):
+            raise PlanError("plan auto measures graphs on one GPU; here it takes the name of a preset, or a plan")
         resolved.check(self._op_names())
         self._plan = resolved
 
@@ -149,7 +152,12 @@ class Runner:
         return self._plan
 
     def set_streams(self, kind: str, hw_queues: int, policy: str, intra_op_threads: int) -> None:
-        """Replace what programs are replayed on: ``queue`` or ``serial`` streams."""
+        """Replace what programs are replayed on: ``queue`` or ``serial`` streams of the CPU device.
+
+        Raises :class:`UnavailableError` on a GPU, whose queues its runtime makes when the process starts.
+        """
+        if self.gpu is not None:
+            raise UnavailableError("queue policy and threads are the CPU device's; a GPU has its queues from its start")
         self._streams.close()
         if kind == "queue":
             self._streams = QueueStreams(hw_queues, policy, intra_op_threads)
@@ -213,16 +221,19 @@ class Runner:
         if wide:
             first = int(rows[wide - 1]) + 1
             rows = torch.cat((torch.arange(first), rows[wide:]))
+        if self.gpu is not None:
+            return replace(self.gpu.prepare(meta, rows), gathered=self._agree(meta.T))
         self._programs.inputs.set(meta, rows)
         return replace(Shape(mode, meta.T, rows.numel()), gathered=self._agree(meta.T))
 
     def launch(self, shape: Shape) -> ForwardResult:
         """Run what :meth:`prepare` has set."""
         with torch.inference_mode():
-            compiled = self._programs.compiled(shape, self._plan)
-            record = self._streams.run(compiled if self._tap is None else self._tap.into(compiled), self.arena)
-            selection = None if self._tap is None else self._tap.take()
-            return ForwardResult(logits_view(self._programs.builder(shape)).clone(), record, selection)
+            record = self._start(shape)
+            tokens, outputs = (shape.tokens, shape.outputs) if self.gpu is None else self.gpu.asked(shape)
+            selection = None if self._tap is None else self._tap.take(tokens)
+            logits = logits_view(self._programs.builder(shape))[:outputs].to("cpu", copy=True)
+            return ForwardResult(logits, record(), selection)
 
     def idle_forward(self) -> RunRecord | None:
         """Take part in the peers' forward without tokens of one's own; None if no peer has any."""
@@ -230,11 +241,14 @@ class Runner:
         if not rows:
             return None
         with torch.inference_mode():
-            return self._streams.run(self._programs.compiled(Shape("idle", 0, 0, rows), self._plan), self.arena)
+            plan = self._plan if self.gpu is None else self.gpu.eager_plan(self._plan)
+            return self._streams.run(self._programs.compiled(Shape("idle", 0, 0, rows), plan), self.arena)
 
     def close(self) -> None:
         """End the streams' threads, and leave the groups."""
         self._streams.close()
+        if self.gpu is not None:
+            self.gpu.close()
         self.parallel.close()
 
     def _run(self, items: Sequence[BatchItem], mode: Mode, *, all_rows: bool, wide_items: int = 0) -> ForwardResult:
@@ -242,6 +256,16 @@ class Runner:
             shape = self.prepare(items, mode, all_rows=all_rows, wide_items=wide_items)
             self._announce(items, mode, all_rows=all_rows, wide_items=wide_items)
             return self.launch(shape)
+
+    def _start(self, shape: Shape) -> Callable[[], RunRecord]:
+        """Run what is set, on a GPU without waiting for it; what it took, which waits."""
+        if self.gpu is not None:
+            return self.gpu.launch(shape, self._plan, self._tapped).record
+        record = self._streams.run(self._tapped(self._programs.compiled(shape, self._plan)), self.arena)
+        return lambda: record
+
+    def _tapped(self, compiled: CompiledProgram) -> CompiledProgram:
+        return compiled if self._tap is None else self._tap.into(compiled)
 
     def _announce(self, items: Sequence[BatchItem], mode: Mode, *, all_rows: bool, wide_items: int) -> None:
         """These items have been checked, and run next: whoever leads other ranks tells them."""

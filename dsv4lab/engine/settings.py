@@ -8,6 +8,7 @@ from types import NoneType
 
 from dsv4lab.config.engine import EngineConfig, OverlapSetting
 from dsv4lab.config.resolve import Choices, DeviceFacts, DeviceKind, ResolvedSettings, resolve
+from dsv4lab.engine.devices import find_devices
 from dsv4lab.engine.plans import with_moe
 from dsv4lab.env import VARIABLES, EnvSettings, read_env
 from dsv4lab.errors import EnvError
@@ -21,8 +22,13 @@ POOL_FIELDS = ("kv_layout", "kv_cache_dtype", "index_cache_dtype")
 
 
 def device_facts(device: str) -> DeviceFacts:
-    """What is known of ``device`` by its name alone."""
-    return DeviceFacts(DeviceKind(device.partition(":")[0]))
+    """What the defaults of ``device`` depend on; of a CUDA device torch is asked."""
+    kind, _, number = device.partition(":")
+    if kind != DeviceKind.CUDA:
+        return DeviceFacts(DeviceKind(kind))
+    gpus = [found for found in find_devices()[0] if found["kind"] == kind]
+    at = int(number or 0)
+    return DeviceFacts(DeviceKind.CUDA, at < len(gpus) and bool(gpus[at]["blackwell"]))
 
 
 def settings_for(device: str, env: EnvSettings, api: Choices | None = None) -> ResolvedSettings:
@@ -31,10 +37,13 @@ def settings_for(device: str, env: EnvSettings, api: Choices | None = None) -> R
 
 
 def plan_of(settings: ResolvedSettings) -> OverlapSetting:
-    """The plan that the settings ask for."""
-    if not settings.moe_overlap.value:
-        return settings.plan.value
-    return with_moe(resolve_plan(settings.plan.value)).to_json()
+    """The plan that the settings ask for, kept to the token gate if there is one."""
+    plan = resolve_plan(settings.plan.value)
+    if settings.moe_overlap.value:
+        plan = with_moe(plan)
+    if settings.token_gate.value is not None:
+        plan = plan.gated(settings.token_gate.value)
+    return settings.plan.value if plan == resolve_plan(settings.plan.value) else plan.to_json()
 
 
 def changed_by(changes: Mapping[str, str | None], config: EngineConfig) -> EngineConfig:
@@ -45,7 +54,7 @@ def changed_by(changes: Mapping[str, str | None], config: EngineConfig) -> Engin
     settings = settings_for(config.device, read_env({k: v for k, v in changes.items() if v is not None}))
     touched = {field for field, variable in VARIABLES.items() if variable in changes}
     if touched & set(_PLAN_FIELDS):
-        config = replace(config, plan=plan_of(settings))
+        config = replace(config, plan=plan_of(settings), token_gate=settings.token_gate.value)
     if touched & set(_QUEUE_FIELDS):
         config = replace(config, hw_queues=settings.hw_queues.value)
     if touched & set(_POOL_SWITCHES):

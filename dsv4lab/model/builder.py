@@ -40,6 +40,10 @@ class StepInputs:
         self._meta = on_device(meta, self._device)
         self.output_rows = output_rows.to(self._device)
 
+    def place(self, meta: StepMetadata, output_rows: torch.Tensor) -> None:
+        """As :meth:`set`, for tensors that lie on the device and are read where they lie: graphs remember addresses."""
+        self._meta, self.output_rows = meta, output_rows
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:

@@ -46,10 +46,19 @@ class Programs:
     """What ``lister`` lists for a model, a pool and an arena, by shape; the least recently used shapes are dropped.
 
     With several ranks, ``model`` has this rank's heads, and every program is checked to keep the order of collectives.
+    ``late_sides`` as in :func:`compile_program`.
     """
 
     def __init__(
-        self, model: ModelConfig, ops: Ops, arena: Arena, pool: KvPool, lister: Lister, parallel: Parallel = ALONE
+        self,
+        model: ModelConfig,
+        ops: Ops,
+        arena: Arena,
+        pool: KvPool,
+        lister: Lister,
+        parallel: Parallel = ALONE,
+        *,
+        late_sides: bool = False,
     ) -> None:
         self.inputs = StepInputs(arena.device)
         self.arena = arena
@@ -58,6 +67,7 @@ class Programs:
         self._pool = pool
         self._lister = lister
         self._parallel = parallel
+        self._late_sides = late_sides
         self._frequencies = RopeFrequencies(model, arena.device)
         self._entries: OrderedDict[Shape, _Entry] = OrderedDict()
 
@@ -76,7 +86,7 @@ class Programs:
         entry = self._entry(shape)
         compiled = entry.compiled.get(plan)
         if compiled is None:
-            compiled = compile_program(entry.ops, plan, shape.mode, shape.tokens)
+            compiled = compile_program(entry.ops, plan, shape.mode, shape.tokens, late_sides=self._late_sides)
             check_order(compiled.program)
             entry.compiled[plan] = compiled
             if len(entry.compiled) > MAX_PLANS:

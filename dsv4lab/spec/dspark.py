@@ -82,7 +82,7 @@ class DsparkDrafter:
         previous = torch.tensor([a.token for a in anchors])
         kept = []
         for place in range(self._drafts):
-            logits = (base[:, place] + w.markov_in[previous] @ w.markov_out.t()).numpy()
+            logits = (base[:, place] + w.markov_in[previous] @ w.markov_out.t()).cpu().numpy()
             kept.append(logits)
             for i, drafted in enumerate(tokens):
                 drafted.append(choose(i, place, logits[i]))

@@ -92,7 +92,7 @@ class MtpDrafter:
             self._replay(self._programs.compiled(shape), self._arena)
             config = builder.config
             streams = builder.buffer(STREAMS, config.hc_mult, config.hidden_size)[meta.last_rows]
-            return logits_view(builder).numpy().copy(), streams
+            return logits_view(builder).to("cpu", copy=True).numpy(), streams
 
 
 def draft_geometry(geometry: Geometry, config: ModelConfig) -> Geometry:

@@ -25,6 +25,16 @@ class Fp8Weight:
         """``[..., N, K]``."""
         return self.codes.shape
 
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+        return self.codes.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of codes and scales."""
+        return self.codes.nbytes + self.scales.nbytes
+
     def decoded(self, dtype: torch.dtype) -> torch.Tensor:
         """The values, dense."""
         return dequantise_e4m3_blocks(self.codes, self.scales).to(dtype)
@@ -41,6 +51,16 @@ class Fp4Weight:
     def shape(self) -> torch.Size:
         """``[..., N, K]``."""
         return torch.Size((*self.codes.shape[:-1], 2 * self.codes.shape[-1]))
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+        return self.codes.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of codes and scales."""
+        return self.codes.nbytes + self.scales.nbytes
 
     def decoded(self, dtype: torch.dtype) -> torch.Tensor:
         """The values, dense."""
@@ -73,6 +93,13 @@ def concatenated(weights: Sequence[Weight]) -> Weight:
 def stacked(weights: Sequence[Weight]) -> Weight:
     """``[len(weights), N, K]``, as :func:`concatenated`."""
     return _joined(weights, lambda tensors: torch.stack(list(tensors)))
+
+
+def moved(weight: Weight, device: torch.device) -> Weight:
+    """``weight`` on ``device``."""
+    if isinstance(weight, torch.Tensor):
+        return weight.to(device)
+    return type(weight)(weight.codes.to(device), weight.scales.to(device))
 
 
 def dense(weight: Weight, dtype: torch.dtype) -> torch.Tensor:

@@ -30,16 +30,16 @@ def test_a_gpu_that_the_engine_refuses_is_named(monkeypatch: pytest.MonkeyPatch)
         raise UnavailableError("not here")
 
     monkeypatch.setattr(devices, "find_devices", lambda: ([CPU, GPU], []))
-    monkeypatch.setattr("dsv4lab.engine.runner.place_of", refuse)
+    monkeypatch.setattr("dsv4lab.engine.placement.place_of", refuse)
     chosen = choose_device()
     assert chosen.device == "cpu"
     assert "a GPU is here" in chosen.text
-    assert "its engine does not" in chosen.text
+    assert "the engine does not run on it: not here" in chosen.text
     with pytest.raises(UnavailableError):
         choose_device("hip")
 
 
 def test_a_gpu_that_the_engine_runs_on_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "find_devices", lambda: ([CPU, GPU], []))
-    monkeypatch.setattr("dsv4lab.engine.runner.place_of", lambda config: None)
+    monkeypatch.setattr("dsv4lab.engine.placement.place_of", lambda config: None)
     assert choose_device() == devices.Chosen("hip", "a GPU")

@@ -95,7 +95,6 @@ def test_a_gpu_is_described(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     found = report(capsys, "--device", "cuda")
     assert found["devices"][1] == {"kind": "cuda", "name": "Some GPU", "memory_bytes": 1 << 37, "blackwell": True}
     assert found["settings"]["token_gate"]["value"] == 128
-    assert any(text.startswith("Some GPU: this version runs the model on the CPU") for text in found["warnings"])
 
 
 def test_a_broken_torch_is_a_finding_and_not_a_crash(

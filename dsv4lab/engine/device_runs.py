@@ -1,0 +1,192 @@
+"""Forwards on a GPU: decode and verify as graphs by batch bucket and plan, everything else eagerly."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from dsv4lab.engine.auto_plan import ROUNDS, Choice, candidates, choose
+from dsv4lab.kv.packed import PackedMetadata
+from dsv4lab.kv.padding import Bucket, pad_decode
+from dsv4lab.model.builder import Shape
+from dsv4lab.overlap.graphs import GraphCache
+from dsv4lab.overlap.plan import OFF, OverlapPlan, auto_side_streams, is_auto
+from dsv4lab.overlap.recording import replay_lanes
+from dsv4lab.overlap.streams_device import DeviceStreams, Launched
+
+if TYPE_CHECKING:
+    from dsv4lab.config.engine import EngineConfig
+    from dsv4lab.kv.geometry import Geometry
+    from dsv4lab.kv.metadata import StepMetadata
+    from dsv4lab.model.programs import Programs
+    from dsv4lab.overlap.compile import CompiledProgram
+    from dsv4lab.overlap.device_api import DeviceApi
+
+Tapped = Callable[["CompiledProgram"], "CompiledProgram"]
+
+MAX_INPUTS = 128
+_SMALL_BUCKETS = (1, 2, 4, 8)
+_BUCKET_STEP = 8
+_log = logging.getLogger(__name__)
+
+
+def batch_buckets(most: int, asked: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    """Batch sizes to capture, ascending: those ``asked`` for, else 1, 2, 4, 8, 16, 24, ...; up to ``most``, with it."""
+    sizes = asked or (*_SMALL_BUCKETS, *range(2 * _BUCKET_STEP, most, _BUCKET_STEP))
+    return tuple(sorted({min(size, most) for size in sizes} | (set() if asked else {most})))
+
+
+@dataclass(frozen=True, slots=True)
+class GraphShape:
+    """What a graph's inputs depend on. ``wide``: logits of every token, not only of each request's last."""
+
+    bucket: Bucket
+    wide: bool
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of the programs that read these inputs."""
+        tokens = self.bucket.tokens
+        return Shape("decode", tokens, tokens if self.wide else self.bucket.requests)
+
+
+class _Inputs:
+    """Inputs at addresses that stay: what graphs of one :class:`GraphShape` read."""
+
+    def __init__(self, of: GraphShape, like: StepMetadata, device: torch.device) -> None:
+        self.packed = PackedMetadata(like, device)
+        rows = torch.arange(of.bucket.tokens) if of.wide else like.last_rows
+        self.rows = rows.to(device)
+
+
+class DeviceRuns:
+    """Runs the programs of one model on ``api``'s streams; see :meth:`prepare` and :meth:`launch`.
+
+    ``choices`` are what plan ``auto`` has taken, by graph shape. ``eager`` counts decode forwards that ran without a
+    graph, because graphs are off or the batch is larger than the largest bucket.
+    """
+
+    def __init__(self, api: DeviceApi, programs: Programs, geometry: Geometry, topk: int, config: EngineConfig) -> None:
+        self.streams = DeviceStreams(api, high_main=config.high_priority_main)
+        self.graphs = GraphCache(self.streams, config.max_graphs, config.graph_memory_bytes)
+        self.choices: dict[GraphShape, Choice] = {}
+        self.eager = 0
+        self._programs = programs
+        self._geometry = geometry
+        self._topk = topk
+        self._gate = config.token_gate
+        self._forks = api.kind != "hip" if config.eager_fork is None else config.eager_fork
+        most = min(config.max_running_requests, config.graph_max_bs or config.max_running_requests)
+        self._buckets = batch_buckets(most, config.graph_buckets) if config.graphs else ()
+        self._inputs: OrderedDict[GraphShape, _Inputs] = OrderedDict()
+        self._now: GraphShape | None = None
+        self._asked = (0, 0)
+
+    def prepare(self, meta: StepMetadata, rows: torch.Tensor) -> Shape:
+        """Set the inputs of the next forward, padded to its bucket if it will be a graph; the shape to launch."""
+        self._now, self._asked = self._graph_shape(meta, rows), (meta.T, rows.numel())
+        if self._now is None:
+            self.eager += meta.mode == "decode"
+            self._programs.inputs.set(meta, rows)
+            return Shape(meta.mode, meta.T, rows.numel())
+        padded = pad_decode(meta, self._geometry, self._topk, self._now.bucket)
+        with torch.inference_mode():
+            inputs = self._inputs.get(self._now)
+            if inputs is None:
+                inputs = self._inputs[self._now] = _Inputs(self._now, padded, self._programs.arena.device)
+            inputs.packed.load(padded)
+        self._programs.inputs.place(inputs.packed.meta, inputs.rows)
+        return self._now.shape
+
+    def launch(self, shape: Shape, plan: OverlapPlan, tapped: Tapped) -> Launched:
+        """Issue what :meth:`prepare` has set, under ``plan``; ``tapped`` may add to the program that is run.
+
+        Raises :class:`EngineError` if the forward belongs into a graph and cannot be captured.
+        """
+        of = self._now
+        if of is None or shape != of.shape:
+            compiled = self._programs.compiled(shape, self.eager_plan(plan))
+            return self.streams.launch(tapped(compiled), self._programs.arena)
+        if is_auto(plan):
+            plan = self._automatic(of, auto_side_streams(plan))
+        return self._replay(of, tapped(self._programs.compiled(shape, plan)))
+
+    def asked(self, shape: Shape) -> tuple[int, int]:
+        """Flat tokens, and rows of logits, of the forward that :meth:`prepare` set; behind them is padding."""
+        return (shape.tokens, shape.outputs) if self._now is None else self._asked
+
+    def eager_plan(self, plan: OverlapPlan) -> OverlapPlan:
+        """The plan of a forward without a graph: on HIP streams fork only inside captures, unless ``eager_fork``."""
+        return plan if self._forks and not is_auto(plan) else OFF
+
+    def close(self) -> None:
+        """Wait for the device and let the graphs go."""
+        self.streams.close()
+        self.graphs.clear()
+
+    def _graph_shape(self, meta: StepMetadata, rows: torch.Tensor) -> GraphShape | None:
+        n, width = meta.n_items, meta.T // max(1, meta.n_items)
+        wide = rows.numel() == meta.T
+        size = next((b for b in self._buckets if b >= n), None)
+        if meta.mode != "decode" or size is None or n * width != meta.T or not (wide or rows.numel() == n):
+            return None
+        pages = min(_power_of_two(meta.page_table.shape[1]), self._geometry.pages - 1)
+        return GraphShape(Bucket(size, width, max(pages, meta.page_table.shape[1])), wide and width > 1)
+
+    def _replay(self, of: GraphShape, compiled: CompiledProgram) -> Launched:
+        key = (of, compiled)
+        if key not in self.graphs:
+            lanes = replay_lanes(compiled.program)
+            _log.info("capturing %s under plan %s: %d replay lanes", of, compiled.program.plan, len(lanes))
+            self._trim()
+        return self.graphs.launch(self.graphs.get(key, compiled, self._programs.arena))
+
+    def _automatic(self, of: GraphShape, side_streams: int | None) -> OverlapPlan:
+        if self._gate is not None and of.bucket.tokens > self._gate:
+            return OFF
+        choice = self.choices.get(of)
+        if choice is None:
+            choice = self.choices[of] = self._measure(of, self._distinct(of, candidates(side_streams)))
+            _log.info("auto takes plan %s for %s: %s us", choice.plan.name, of, dict(choice.us))
+        return choice.plan
+
+    def _measure(self, of: GraphShape, plans: list[OverlapPlan]) -> Choice:
+        """Replay all candidates in turn on the inputs that are set: a forward run twice leaves what one leaves."""
+        programs = [self._programs.compiled(of.shape, plan) for plan in plans]
+        for compiled in programs:
+            self._replay(of, compiled)
+        us: list[list[float]] = [[] for _ in plans]
+        for start in range(ROUNDS):
+            for place in range(len(plans)):
+                at = (start + place) % len(plans)
+                us[at].append(self._replay(of, programs[at]).us())
+        choice = choose(plans, us)
+        for plan, compiled in zip(plans, programs, strict=True):
+            if plan not in (OFF, choice.plan):
+                self.graphs.drop((of, compiled))
+        return choice
+
+    def _distinct(self, of: GraphShape, plans: tuple[OverlapPlan, ...]) -> list[OverlapPlan]:
+        """Those of ``plans`` that place this shape's ops differently."""
+        found: dict[tuple[str, ...], OverlapPlan] = {}
+        for plan in plans:
+            program = self._programs.compiled(of.shape, plan).program
+            found.setdefault(tuple(f"{op.label} {op.stream}" for op in program.ops), plan)
+        return list(found.values())
+
+    def _trim(self) -> None:
+        """Forget the inputs that were used least recently, with all graphs: they read them."""
+        if len(self._inputs) > MAX_INPUTS:
+            self.graphs.clear()
+            kept = self._now
+            for of in [of for of in self._inputs if of != kept]:
+                del self._inputs[of]
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()
