@@ -26,6 +26,8 @@ COMMANDS = {
     "lab": "dsv4lab.cli.lab:LabCommand",
     "logits": "dsv4lab.cli.logits:LogitsCommand",
     "memory": "dsv4lab.cli.memory:MemoryCommand",
+    "probe": "dsv4lab.cli.probe:ProbeCommand",
+    "report": "dsv4lab.cli.report:ReportCommand",
     "run": "dsv4lab.cli.run:RunCommand",
     "selfcheck": "dsv4lab.cli.selfcheck:SelfcheckCommand",
     "serve": "dsv4lab.cli.serve:ServeCommand",

@@ -17,7 +17,7 @@ from dsv4lab.queues.costs import machine
 from dsv4lab.queues.program_json import workload_from_json
 from dsv4lab.queues.simulate import simulate
 
-TOP_FIELDS = {"schema", "device", "machine", "rows"}
+TOP_FIELDS = {"schema", "device", "machine", "found", "rows"}
 ROW_FIELDS = {"name", "program", "measured_us", "runtime", "hw_queues", "held_out", "clock"}
 CLOCKS = ("gpu", "host")
 ROUNDS, SPAN = 4, 4.0
@@ -87,8 +87,9 @@ class Probe:
 
 
 def load_probe(path: Path) -> Probe:
-    """A probe's file, ``{"schema"?: 1, "device"?, "machine"?, "rows": [{"name", "program", "measured_us", "runtime"?,
-    "hw_queues"?, "held_out"?, "clock"?}]}``. ``machine`` says where it ran and is not looked at.
+    """A probe's file, ``{"schema"?: 1, "device"?, "machine"?, "found"?, "rows": [{"name", "program", "measured_us",
+    "runtime"?, "hw_queues"?, "held_out"?, "clock"?}]}``. ``machine`` says where it ran, ``found`` what the probe read
+    from its times; neither is looked at.
 
     Raises:
         UsageError: the file cannot be read, or a row is malformed.
