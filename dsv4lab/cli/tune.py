@@ -1,4 +1,4 @@
-"""``dsv4lab tune``: a tuning session over plan, hardware queues and concurrency level."""
+"""``dsv4lab tune``: a tuning session, as a sweep over plans, queues and concurrency levels, or as a search."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.text import Text
 
-from dsv4lab.cli import model_args, rank_args
+from dsv4lab.cli import knob_args, model_args, rank_args, search_args, tune_search, tune_server
 from dsv4lab.cli.base import Command
 from dsv4lab.cli.output import console, emit_json, note, progress, table
-from dsv4lab.config.engine import EngineConfig
-from dsv4lab.errors import EngineError
+from dsv4lab.config.engine import QUEUE_POLICIES, EngineConfig
+from dsv4lab.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
     from dsv4lab.tuning.session import SessionResult
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dsv4lab.tuning.target import SweepTarget
 
 DIVERGED = 1
+ROUNDS, REPEATS, CONFIRM = 1, 2, 9
 _LABEL = 36
 
 
@@ -30,12 +31,15 @@ class TuneCommand(Command):
     """Measure a sweep, check the outputs, and say what to use."""
 
     name = "tune"
-    help = "tuning session: overlap plan × hardware queues × concurrency level, with a correctness gate and a report"
+    help = "tuning session: a sweep over plans, queues and concurrency levels, or a search over any knobs"
     examples = (
         "dsv4lab tune --preset demo",
         "dsv4lab tune --preset tiny --plans off,hip,cuda --hw-queues 1,2,4 --concurrency 1,4 --out traces/tiny --json",
         "dsv4lab tune --preset demo --plans off,my-plan.json --hw-queues 2 --concurrency 8 --confirm 16",
         "dsv4lab tune --preset demo --out traces/monday --resume",
+        "dsv4lab tune --preset demo --search tpe --side-streams planned,1,2 --queue-policy round_robin,refcount",
+        "dsv4lab tune --preset demo --search pareto --concurrency 1,2,4,8 --time 600",
+        "dsv4lab tune --server 'my-server --port {port} {flags}' --env GPU_MAX_HW_QUEUES=4,5,8 --concurrency 1,64",
     )
 
     def prepare(self, parser: argparse.ArgumentParser) -> None:
@@ -47,22 +51,48 @@ class TuneCommand(Command):
         )
         parser.add_argument("--hw-queues", type=ints("--hw-queues"), default=(1, 2, 4), help="counts (default: 1,2,4)")
         parser.add_argument("--concurrency", type=ints("--concurrency"), default=(1, 4), help="levels (default: 1,4)")
-        model_args.add_load_arguments(parser, prompt_tokens=32, max_new_tokens=8)
-        _add_effort(parser, "--rounds", 1, "worker processes per queue count")
-        _add_effort(parser, "--repeats", 2, "measured loads of every setting in each of them")
-        _add_effort(parser, "--confirm", 9, "paired trials of the winner against off; 5 or more decide")
+        parser.add_argument(
+            "--prompt-tokens",
+            type=ints("--prompt-tokens"),
+            default=(32,),
+            metavar="N",
+            help="of prompts (default: 32)",
+        )
+        parser.add_argument(
+            "--max-new-tokens", type=ints("--max-new-tokens"), default=(8,), metavar="N", help="for each (default: 8)"
+        )
+        parser.add_argument(
+            "--queue-policy", type=search_args.queue_policies, help="how streams get queues (default: round_robin)"
+        )
+        parser.add_argument(
+            "--side-streams",
+            type=search_args.side_streams,
+            metavar="N",
+            help="fold a plan's side streams onto so many (default: planned, no folding)",
+        )
+        _add_effort(parser, "--rounds", ROUNDS, "worker processes per queue count")
+        _add_effort(parser, "--repeats", REPEATS, "measured loads of every setting in each of them")
+        _add_effort(parser, "--confirm", CONFIRM, "paired trials of the winner against off, 30 after a search")
         parser.add_argument("--no-control", action="store_true", help="leave out off with all cores inside the op")
-        model_args.add_stream_arguments(parser)
         rank_args.add_rank_arguments(parser)
-        parser.add_argument("--out", type=Path, metavar="DIR", help="session folder (default: traces/PRESET-TIME)")
+        search_args.add_search_arguments(parser)
+        knob_args.add_knob_arguments(parser)
+        tune_server.add_server_arguments(parser)
+        parser.add_argument("--out", type=Path, metavar="DIR", help="session folder (default: traces/NAME-TIME)")
         parser.add_argument("--resume", action="store_true", help="go on with the session in --out")
 
     def run(self, args: argparse.Namespace) -> int:
         """JSON: ``identical``, ``rows``, ``best`` and more (docs). Exit code 1 if outputs differ between settings."""
+        if search_args.is_search(args):
+            return tune_search.run_search_command(args, _folder(args))
+        return self._sweep(args)
+
+    def _sweep(self, args: argparse.Namespace) -> int:
         from dsv4lab.tuning.report import write_report
         from dsv4lab.tuning.session import run_session
         from dsv4lab.tuning.sweep import load_count
 
+        args = _single_values(args)
         space = _space(args)
         config = model_args.engine_config(args, max(space.concurrency), plan="off", hw_queues=space.hw_queues[0])
         folder = _folder(args)
@@ -89,8 +119,23 @@ class TuneCommand(Command):
 
 
 def _add_effort(parser: argparse.ArgumentParser, option: str, default: int, text: str) -> None:
-    kind = model_args.positive(option)
-    parser.add_argument(option, type=kind, default=default, metavar="N", help=f"{text} (default: {default})")
+    parser.add_argument(option, type=model_args.positive(option), metavar="N", help=f"{text} (default: {default})")
+
+
+def _single_values(args: argparse.Namespace) -> argparse.Namespace:
+    """``args`` with one value for each of what only a search varies. Raises :class:`UsageError` for several."""
+    one = argparse.Namespace(**vars(args))
+    for name, default in (
+        ("prompt_tokens", None),
+        ("max_new_tokens", None),
+        ("queue_policy", QUEUE_POLICIES[0]),
+        ("side_streams", None),
+    ):
+        values = getattr(args, name)
+        if values is not None and len(values) > 1:
+            raise UsageError(f"--{name.replace('_', '-')}: several values need --search grid, tpe or pareto")
+        setattr(one, name, default if values is None else values[0])
+    return one
 
 
 def _open(config: EngineConfig) -> SweepTarget:
@@ -107,9 +152,9 @@ def _space(args: argparse.Namespace) -> SweepSpace:
         hw_queues=args.hw_queues,
         concurrency=args.concurrency,
         load=Load(args.prompt_tokens, args.max_new_tokens, args.seed),
-        rounds=args.rounds,
-        repeats=args.repeats,
-        confirm=args.confirm,
+        rounds=args.rounds or ROUNDS,
+        repeats=args.repeats or REPEATS,
+        confirm=args.confirm or CONFIRM,
         control=not args.no_control,
     )
 
@@ -132,6 +177,7 @@ def _folder(args: argparse.Namespace) -> Path:
     if args.resume:
         raise model_args.missing("--resume", "--out DIR, the session to go on with")
     name = args.preset if args.checkpoint is None else args.checkpoint.resolve().name
+    name = "server" if args.server is not None else name
     return Path("traces") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 

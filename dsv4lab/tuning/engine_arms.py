@@ -101,9 +101,7 @@ class EngineArms:
         for knob in space.knobs:
             engine_knob(knob.name, knob.values)
             if knob.name in GPU_KNOBS and config.device == "cpu":
-                raise UsageError(
-                    f"knob {knob.name}: the CPU device has no graphs and no priorities; --device is a GPU's"
-                )
+                raise UsageError(f"knob {knob.name}: it is of GPUs, the CPU device has neither graphs nor priorities")
         for name in (CONCURRENCY, PROMPT_TOKENS, MAX_NEW_TOKENS):
             space.knob(name)
         if config.enable_prefix_cache:

@@ -1,7 +1,7 @@
-"""One worker of a shared search, as a process: ``search_worker.py FOLDER URL GRACE BLOCK_AT``.
+"""A search session as a process: ``search_worker.py FOLDER [URL GRACE BLOCK_AT]``; with URL a worker of several.
 
-It tells on standard output what it is about to do. At the load numbered ``BLOCK_AT`` (-1: never) it stops for good, in
-the middle of a setting, alive.
+It goes on with the session in FOLDER if there is one, and tells on standard output what it is about to do. At the load
+numbered ``BLOCK_AT`` (-1: never) it stops for good, in the middle of a setting, alive.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dsv4lab.tuning.search.runner import Progress
 from dsv4lab.tuning.search.session import run_search
 from dsv4lab.tuning.search.shared import Sharing
 from dsv4lab.tuning.simulated_arms import SimulatedArms, SimulatedNoise, additive
+from dsv4lab.tuning.store import MANIFEST
 
 SPACE = KnobSpace(
     (Knob("plan", ("off", "hip", "cuda", "moe"), LIVE), Knob("hw_queues", (1, 2, 4), PROCESS)),
@@ -48,10 +49,12 @@ def tell(progress: Progress) -> None:
     say(progress.text)
 
 
-def main(folder: str, url: str, grace: str, block_at: str) -> None:
+def main(folder: str, url: str = "", grace: str = "5", block_at: str = "-1") -> None:
     arms = Worker(SPACE, EFFECT, NOISE)
     arms.block_at = int(block_at)
-    run_search(PLAN, arms, Path(folder), tell=tell, sharing=Sharing(url, "shared", float(grace)))
+    sharing = Sharing(url, "shared", float(grace)) if url else None
+    resume = (Path(folder) / MANIFEST).exists()
+    run_search(PLAN, arms, Path(folder), tell=tell, sharing=sharing, resume=resume)
     say("done")
 
 

@@ -111,7 +111,8 @@ def _search(
     known = proposer.decisions()
     levels = tuple(Level.of(plan.space, load, known, confirmed[load]) for load in plan.space.strata())
     if not timer.over():
-        record_profiles(target, store, [s for level in levels for s in (level.baseline, level.use)], runner.say)
+        looked = [setting for level in levels for setting in (level.baseline, level.candidate or level.use)]
+        record_profiles(target, store, looked, runner.say)
     return SearchResult(
         folder=store.folder,
         manifest=manifest,

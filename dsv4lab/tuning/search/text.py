@@ -125,9 +125,10 @@ def _level_row(space: KnobSpace, level: Level) -> tuple[str, ...]:
 
 
 def _interval(decision: Decision) -> str:
-    if decision.low is None or decision.high is None:
-        return "none"
-    return f"{100 * decision.low:+.1f} to {_percent(decision.high)}"
+    if decision.low is None and decision.high is None:
+        return "open"
+    low = "…" if decision.low is None else f"{100 * decision.low:+.1f}"
+    return f"{low} to {'…' if decision.high is None else percent_text(decision.high)}"
 
 
 def _pairs(decision: Decision) -> str:

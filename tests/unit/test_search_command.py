@@ -1,0 +1,188 @@
+"""``dsv4lab tune --search``: options to a plan, and a session's result in words. Real engines are in tests/engine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsv4lab.cli import search_args, tune_search
+from dsv4lab.cli.main import command_parser, load_command, main
+from dsv4lab.errors import UsageError
+from dsv4lab.tuning.arm_target import ArmTarget
+from dsv4lab.tuning.block import CRASHED
+from dsv4lab.tuning.knobs import LIVE, LOAD, PROCESS, Knob, KnobSpace, Setting
+from dsv4lab.tuning.search import text
+from dsv4lab.tuning.search.forecast import Forecast
+from dsv4lab.tuning.search.outcome import SearchResult
+from dsv4lab.tuning.search.plan import GRID, PARETO, Effort, SearchPlan
+from dsv4lab.tuning.search.session import run_search
+from dsv4lab.tuning.simulated_arms import SimulatedArms, SimulatedNoise, additive
+
+SPACE = KnobSpace(
+    (
+        Knob("plan", ("off", "hip", "cuda"), LIVE),
+        Knob("hw_queues", (4,), PROCESS),
+        Knob("concurrency", (1, 8), LOAD),
+        Knob("prompt_tokens", (32,), LOAD),
+    ),
+    Setting.of(plan="off", hw_queues=4),
+)
+EFFECT = additive({"plan": {"hip": -0.05, "cuda": 0.02}})
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    return command_parser(load_command("tune")).parse_args(words)
+
+
+def asked(*words: str) -> tuple[SearchPlan, Any]:
+    args = parsed(*words)
+    assert search_args.is_search(args)
+    plan, target, prior = tune_search._asked(args, Path("never-made"))
+    return plan, (target, prior)
+
+
+def test_options_make_knobs_a_baseline_and_a_budget() -> None:
+    words = "--search tpe --plans hip,off --hw-queues 2,4 --side-streams planned,1 --queue-policy refcount,round_robin"
+    more = "--concurrency 1,8 --prompt-tokens 16,32 --max-new-tokens 6 --env A=1,unset --trials 7 --time 90 --alpha 5%"
+    plan, (target, prior) = asked(*words.split(), *more.split(), "--least", "0.02", "--confirm", "12", "--pairs", "4")
+    assert plan.space.tuned_names == ("plan", "hw_queues", "side_streams", "queue_policy", "env:A")
+    assert plan.space.load_names == ("concurrency", "prompt_tokens", "max_new_tokens")
+    assert plan.space.baseline.label == "off, 2 queues, side streams as planned, refcount, A=1"
+    assert (plan.method, plan.trials, plan.seconds) == ("tpe", 7, 90.0)
+    assert plan.effort == Effort(0.05, 0.02, 4, 12)
+    assert target.name == "engine"
+    assert prior.name.startswith("the queue model, from a profile")
+    config = target.config_of(next(iter(plan.space.grid())))
+    assert config.max_running_requests == 8
+    assert config.max_total_tokens >= 2 * 8 * 256
+
+
+def test_the_baseline_can_be_another_and_a_gpu_can_say_where_to_begin() -> None:
+    plan, (_, prior) = asked(
+        "--search", "grid", "--baseline", "hw_queues=4", "--baseline", "plan=hip", "--prior", "mi355x:pro"
+    )
+    assert plan.space.baseline == Setting.of(plan="hip", hw_queues=4)
+    assert "pro on mi355x" in prior.name
+    assert asked("--search", "grid", "--prior", "none")[1][1] is None
+
+
+def test_a_server_takes_the_place_of_the_engine() -> None:
+    plan, (target, prior) = asked("--server", "serve {port}", "--env", "A=1,2", "--flag=--tp=1,2", "--concurrency", "4")
+    arms: ArmTarget = target
+    assert (arms.name, plan.method, prior) == ("server", "grid", None)
+    assert plan.space.baseline == Setting.from_json({"env:A": "1", "flag:--tp": "1"})
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--trials 3", "--trials: it needs --search"),
+        ("--env A=1,2", "--env: it needs --search"),
+        ("--search tpe --rounds 2", "--rounds: it is for the sweep"),
+        ("--search tpe --no-control", "--no-control: it is for the sweep"),
+        ("--search tpe --study-name x", "--study-name: it needs --study"),
+        ("--search tpe --alpha 2", "--alpha: got '2'"),
+        ("--search tpe --time soon", "--time: got 'soon'"),
+        ("--search tpe --side-streams few", "--side-streams: got 'few'"),
+        ("--search tpe --queue-policy best", "--queue-policy: got 'best'"),
+        ("--search tpe --knob graphs=true,false", "knob graphs: it is of GPUs"),
+        ("--search tpe --knob turbo=1", "no such knob"),
+        ("--search tpe --knob graphs", "--knob graphs: it takes"),
+        ("--search tpe --baseline plan=moe", "--baseline plan=moe: plan takes one of off, hip, cuda"),
+        ("--search tpe --baseline tp=8", "knob tp: there is none"),
+        ("--search tpe --prior mi355", "mi355"),
+        ("--search tpe --study nonsense", "--study: it takes a database URL"),
+        ("--side-streams 1,2", "--side-streams: several values need --search"),
+        ("--prompt-tokens 8,16", "--prompt-tokens: several values need --search"),
+    ],
+)
+def test_what_does_not_go_together_is_said(
+    words: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["tune", "--preset", "tiny", *words.split(), "--out", str(tmp_path / "s")])
+    assert code == 2
+    assert said in capsys.readouterr().err.replace("\n", " ")
+    assert not (tmp_path / "s").exists()
+
+
+class Told:
+    name = "told"
+
+    def forecasts(self, space: KnobSpace) -> list[Forecast]:
+        return [Forecast(s, EFFECT(s)) for s in space.grid()]
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
+    plan = SearchPlan(SPACE, GRID, Effort(explore_pairs=6, confirm_pairs=16, warm_loads=0))
+    fails = {("cuda", 8): CRASHED}
+    arms = SimulatedArms(
+        SPACE,
+        EFFECT,
+        SimulatedNoise(sd=0.004),
+        fails=lambda s: fails.get((str(s.get("plan")), int(s.get("concurrency") or 0))),
+    )
+    return run_search(plan, arms, tmp_path_factory.mktemp("session"), prior=Told(), resume=False)
+
+
+def test_a_result_is_told_by_load_with_forecast_and_measurement_side_by_side(result: SearchResult) -> None:
+    first, second = result.levels
+    assert text.headline(SPACE, first).startswith("concurrency 1: use hip. TPOT -")
+    assert "fresh pairs" in text.headline(SPACE, first)
+    rows = text.best_rows(result, second.load)
+    assert [row[0] for row in rows] == ["hip"]  # cuda crashed there
+    assert rows[0][1] == "-5.0 %"
+    assert text.effort_text(result) == "Tried 4 of 4 settings beside the baseline; 1 failed."
+    assert text.failure_lines(result) == ["cuda, concurrency 8: crashed: planted to fail: crashed"]
+    assert "rank correlation +" in text.forecast_text(result)
+    assert [row[0] for row in text.level_rows(result)] == ["concurrency 1", "concurrency 8"]
+    assert json.loads(json.dumps(result.to_json(), default=str))["levels"][0]["verdict"] == "faster"
+
+
+def test_other_answers_are_told_too(result: SearchResult) -> None:
+    level = result.levels[0]
+    assert level.confirmation is not None
+    none = replace(level, use=level.baseline, verdict="nothing better", confirmation=None, candidate=None)
+    assert text.headline(SPACE, none) == "concurrency 1: stay with off; none of 2 settings came out ahead."
+    same = replace(level, use=level.baseline, verdict="no difference")
+    assert text.headline(SPACE, same).startswith("concurrency 1: stay with off. No difference: hip gave TPOT -")
+    open_ = replace(
+        same, verdict="undecided", confirmation=replace(level.confirmation, stopped="the session's time is over")
+    )
+    assert text.headline(SPACE, open_).endswith("; the session's time is over.")
+    failed = replace(same, verdict="failed", confirmation=replace(level.confirmation, delta=None, why="it died"))
+    assert text.headline(SPACE, failed).endswith("hip could not be confirmed: it died.")
+
+
+def test_ranks_are_compared_with_ties_in_the_middle() -> None:
+    assert text.rank_correlation([1, 2, 3], [10, 20, 30]) == pytest.approx(1.0)
+    assert text.rank_correlation([1, 2, 3], [3, 2, 1]) == pytest.approx(-1.0)
+    assert text.rank_correlation([1, 1, 2, 2], [1, 2, 3, 4]) == pytest.approx(0.894427, abs=1e-5)
+    assert text.rank_correlation([1, 1], [1, 2]) is None
+
+
+def test_what_is_printed_fits_a_terminal(
+    result: SearchResult, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    tune_search._print(replace(result, plan=replace(result.plan, method=PARETO), folder=Path("traces/s")))
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    for part in (
+        "Explored under concurrency 1",
+        "Confirmed by fresh pairs",
+        "none beats in both",
+        "concurrency 8: use hip",
+    ):
+        assert part in shown
+
+
+def test_percentages_are_fractions() -> None:
+    assert search_args.fraction("--least")("1.5%") == pytest.approx(0.015)
+    with pytest.raises(UsageError):
+        search_args.fraction("--least")("100%")
