@@ -162,7 +162,7 @@ def print_view(view: SessionView) -> None:
             _table(summary.short_table(uses, view.level), title)
         _table(_narrow(summary.short_settings_table(view, loads)), f"All settings: {title}", left=2)
     if view.profiles:
-        _table(_narrow(summary.profile_table(view.profiles), column=0, width=26), "Profiles")
+        _table(_narrow(summary.short_profile_table(view.profiles), width=26), "Profiles", left=2)
     for text in summary.failures(view):
         _say(text.splitlines()[0], "lab.warn")
     for text in (summary.gate_sentence(view), summary.noise_sentence(view)):
@@ -196,10 +196,10 @@ def _print_comparison(found: Comparison) -> None:
     _say(found.verdict.capitalize() + ".", style)
 
 
-def _narrow(found: Table, column: int = 1, width: int = _SETTING_WIDTH) -> Table:
-    """The table with one of its columns clipped."""
+def _narrow(found: Table, width: int = _SETTING_WIDTH) -> Table:
+    """The table with its second column clipped."""
     columns, rows = found
-    return columns, [tuple(_cut(cell, width) if at == column else cell for at, cell in enumerate(row)) for row in rows]
+    return columns, [tuple(_cut(cell, width) if at == 1 else cell for at, cell in enumerate(row)) for row in rows]
 
 
 def _table(found: Table, title: str, left: int = 1) -> None:

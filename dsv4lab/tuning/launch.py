@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dsv4lab.tuning.framework import DSV4LAB, PORT, PORTS, framework_of
 from dsv4lab.tuning.knobs import (
     CONCURRENCY,
     ENV_PREFIX,
@@ -21,14 +21,6 @@ from dsv4lab.tuning.knobs import (
 )
 from dsv4lab.tuning.view import ENGINE, SERVER, SessionView, Use
 
-DSV4LAB, SGLANG, VLLM, OTHER = "dsv4lab", "sglang", "vLLM", "this server"
-_PORTS = {SGLANG: 30000}
-_PORT = 8000
-_MARKS = (
-    (SGLANG, re.compile(r"\bsglang\b")),
-    (VLLM, re.compile(r"\bvllm\b")),
-    (DSV4LAB, re.compile(r"\bdsv4lab\b")),
-)
 _OPTIONS = {
     "plan": "--plan",
     "hw_queues": "--hw-queues",
@@ -76,15 +68,10 @@ def launch_lines(view: SessionView) -> list[LaunchLine]:
     return lines
 
 
-def framework_of(command: str) -> str:
-    """Whose server a command starts, by its words."""
-    return next((name for name, mark in _MARKS if mark.search(command)), OTHER)
-
-
 def server_line(facts: Mapping[str, Any], setting: Setting) -> str:
     """The command as it was run, with the setting's environment in front and its flags in place."""
     command: str = facts["command"]
-    port = str(_PORTS.get(framework_of(command), _PORT))
+    port = str(PORTS.get(framework_of(command), PORT))
     flags = [*facts.get("flags", ())]
     env: dict[str, KnobValue] = dict(facts.get("env", {}))
     for name, value in setting.items:

@@ -9,7 +9,7 @@ from typing import Any
 from dsv4lab.tuning.knobs import CONCURRENCY, MAX_NEW_TOKENS, PROMPT_TOKENS, RATE, Setting, value_text
 from dsv4lab.tuning.stats import Difference
 from dsv4lab.tuning.tables import Table
-from dsv4lab.tuning.view import BASELINE, CONTROL, FINISHED, SIMULATED, Profiled, Row, SessionView, Use
+from dsv4lab.tuning.view import BASELINE, CONTROL, FINISHED, SERVER, SIMULATED, Profiled, Row, SessionView, Use
 from dsv4lab.units import percent_text
 
 DASH = "-"
@@ -130,6 +130,14 @@ def profile_table(profiles: Sequence[Profiled]) -> Table:
     return columns, rows
 
 
+def short_profile_table(profiles: Sequence[Profiled]) -> Table:
+    """The same for a terminal of 80 columns."""
+    columns = ("level", "setting", "main ms", "side ms", "hidden", "overlap", "wall ms")
+    _, rows = profile_table(profiles)
+    places = [(level_text(profile.load), profile.setting.label) for profile in profiles]
+    return columns, [(*place, *row[1:]) for place, row in zip(places, rows, strict=True)]
+
+
 def headline(view: SessionView) -> str:
     """What to use, in a sentence per kind of answer."""
     if not view.uses:
@@ -153,8 +161,9 @@ def scope_text(view: SessionView) -> str:
     if view.target == SIMULATED:
         return "A simulation with planted effects: it says nothing about any machine."
     where = "; ".join(view.machines)
-    what = "this CPU" if str(view.manifest.get("device")) == "cpu" else "this machine and target"
-    end = "; it predicts nothing about a GPU" if what == "this CPU" else ""
+    cpu = str(view.manifest.get("device")) == "cpu"
+    what = "this CPU" if cpu else "this server on this machine" if view.target == SERVER else "this machine"
+    end = "; it predicts nothing about a GPU" if cpu else ""
     return f"Valid for {what} and these loads only{end} ({where})."
 
 

@@ -33,7 +33,7 @@ Blocks = list[Text | Picture]
 
 def summary_page(view: SessionView) -> str:
     """The page as HTML text; it needs nothing else."""
-    blocks = [*_head(view), *_published(view), *_pictures(view), *_settings(view), *_profiles(view)]
+    blocks = [*_head(view), *_published(view), *_profiles(view), *_pictures(view), *_settings(view)]
     blocks += [*_failures(view), *_method(view)]
     return pictures_page(f"Tuning session: {view.title}", blocks)
 
@@ -119,7 +119,7 @@ def _profiles(view: SessionView) -> Blocks:
     if not view.profiles:
         return []
     pictured = {f"{p.setting.label}, {summary.level_text(p.load, name=True)}": p.busy for p in view.profiles[:6]}
-    traces = [p.trace for p in view.profiles if p.trace]
+    traces = [Path(p.trace).name for p in view.profiles if p.trace]
     caption = f"Traces: {', '.join(traces)}." if traces else ""
     table = html_table(summary.profile_table(view.profiles))
     return [Text(f"<h2>Profiles</h2>{table}"), Picture(stream_busy_figure(pictured), caption)]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dsv4lab.tuning.block import CONFIRM, OK, WARM_UP, Block
+from dsv4lab.tuning.framework import OTHER, framework_of
 from dsv4lab.tuning.knobs import KnobSpace, Setting
 from dsv4lab.tuning.profiles import PROFILE
 from dsv4lab.tuning.search.log import BLOCK, DECISION, GATE, OUTCOME, RESULT, WORKER, Decision
@@ -68,7 +69,7 @@ class _Maker:
             folder=self.folder,
             kind=SEARCH,
             target=str(self.facts.get("name", "")),
-            title=str(self.facts.get("model") or self.facts.get("command") or self.manifest.get("preset", "")),
+            title=_title(self.facts),
             facts=self.facts,
             manifest=self.manifest,
             state=FINISHED if finished else MEASURING,
@@ -176,6 +177,13 @@ class _Maker:
         hosts = [str(r["host"]) for r in self.of(WORKER) if r.get("host")]
         cpu = str(self.manifest.get("cpu", ""))
         return tuple(dict.fromkeys(told)) or ((f"{hosts[0]}, {cpu}",) if hosts else (cpu,))
+
+
+def _title(facts: Mapping[str, Any]) -> str:
+    if "command" in facts:
+        framework = framework_of(facts["command"])
+        return framework if framework == OTHER else f"{framework} server"
+    return str(facts.get("model") or facts.get("name", ""))
 
 
 def gpus_of(facts: Mapping[str, Any]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import plotly.graph_objects as go
 
 from dsv4lab.viz import theme as themes
@@ -12,6 +13,7 @@ from dsv4lab.viz.axes import plural
 from dsv4lab.viz.sheet import Heading, Sheet, empty_sheet
 
 MOST_ROWS = 24
+LEAST_REACH = 0.02
 _LABEL = 46
 _ROW = 21
 _COLORS = {"faster": themes.GREEN, "slower": themes.RED}
@@ -56,46 +58,49 @@ def changes_sheet(rows: Sequence[ChangeRow]) -> Sheet:
         return empty_sheet("TPOT against the baseline", "no setting has been compared with the baseline yet")
     panels = {row.panel: sorted((r for r in rows if r.panel == row.panel), key=lambda r: r.delta) for row in rows}
     hidden = sum(max(0, len(own) - MOST_ROWS) for own in panels.values())
-    said = "left of zero is faster; lines are intervals, dotted where a side is open"
+    said = "left of zero is faster; lines are intervals, dotted where a side is open; arrows are further out"
     said += f"; {plural(hidden, 'slower setting')} not shown" if hidden else ""
     shown = {panel: own[:MOST_ROWS] for panel, own in panels.items()}
     head = Heading("TPOT against the baseline", said, panels=len(shown) > 1)
     heights = [_ROW * len(own) + 14 for own in shown.values()]
     titles = [themes.text(panel) for panel in shown] if len(shown) > 1 else []
     sheet = Sheet(head, heights, gap=34, titles=titles, shared_x=True)
-    reach = max(
-        (abs(v) for own in shown.values() for r in own for v in (r.delta, r.low or 0.0, r.high or 0.0)), default=0.0
-    )
+    reach = 100 * _reach(list(shown.values()))
     for panel, own in enumerate(shown.values()):
-        for row in own:
-            _add_change(sheet, panel, row, 100 * reach)
+        for place, row in enumerate(own):
+            _add_change(sheet, panel, place, row, reach)
         labels = [themes.text(row.label, _LABEL) for row in own]
-        sheet.y_axis(panel, type="category", categoryarray=labels[::-1], showgrid=False)
+        sheet.y_axis(
+            panel, tickvals=list(range(len(own))), ticktext=labels, range=[len(own) - 0.5, -0.5], showgrid=False
+        )
         sheet.x_axis(panel, zeroline=True, zerolinecolor=themes.GREY, zerolinewidth=1.5)
-    sheet.x_axis(len(shown) - 1, title={"text": "change of TPOT (%)"}, range=[-106 * reach or -1, 106 * reach or 1])
+    sheet.x_axis(len(shown) - 1, title={"text": "change of TPOT (%)"}, range=[-1.04 * reach, 1.04 * reach])
     return sheet
 
 
-def _add_change(sheet: Sheet, panel: int, row: ChangeRow, reach: float) -> None:
+def _reach(panels: Sequence[Sequence[ChangeRow]]) -> float:
+    """How far the axis goes to either side: past every gain and the usual loss; what is slower sits at its end."""
+    sizes = [abs(row.delta) for own in panels for row in own]
+    gains = [-row.delta for own in panels for row in own]
+    return max(LEAST_REACH, 3 * float(np.median(sizes)), 1.3 * max(gains))
+
+
+def _add_change(sheet: Sheet, panel: int, place: int, row: ChangeRow, reach: float) -> None:
     color = _COLORS.get(row.verdict, themes.GREY)
-    label = themes.text(row.label, _LABEL)
     open_side = row.low is None or row.high is None
-    low, high = (-reach if row.low is None else 100 * row.low), (reach if row.high is None else 100 * row.high)
-    line = {
-        "color": themes.fade(color, 0.55),
-        "width": 1.5 if open_side else 3,
-        "dash": "dot" if open_side else "solid",
-    }
-    sheet.add(
-        "scatter", panel, x=[low, high], y=[label, label], mode="lines", line=line, hoverinfo="skip", showlegend=False
-    )
+    bounds = (-reach if row.low is None else 100 * row.low, reach if row.high is None else 100 * row.high)
+    ends = [min(reach, max(-reach, bound)) for bound in bounds]
+    style = {"width": 1.5, "dash": "dot"} if open_side else {"width": 3}
+    line = {"color": themes.fade(color, 0.55), **style}
+    sheet.add("scatter", panel, x=ends, y=[place, place], mode="lines", line=line, hoverinfo="skip", showlegend=False)
+    symbol = "triangle-right" if 100 * row.delta > reach else _SYMBOLS.get(row.verdict, "circle")
     sheet.add(
         "scatter",
         panel,
-        x=[100 * row.delta],
-        y=[label],
+        x=[min(100 * row.delta, reach)],
+        y=[place],
         mode="markers",
-        marker={"size": 9, "color": color, "symbol": _SYMBOLS.get(row.verdict, "circle")},
+        marker={"size": 9, "color": color, "symbol": symbol},
         customdata=[_change_text(row)],
         hovertemplate="%{customdata}<extra></extra>",
         showlegend=False,
@@ -145,6 +150,8 @@ def points_sheet(points: Sequence[Point]) -> Sheet:
                 "size": [12 if p.baseline else 9 for p in own],
                 "symbol": ["x" if p.baseline else "circle" for p in own],
                 "color": themes.CYCLE[number % len(themes.CYCLE)],
+                "opacity": 1,
+                "line": {"width": 0},
             },
             name=themes.text(series, 40),
             customdata=[_point_text(p) for p in own],
