@@ -80,8 +80,7 @@ def kinds(folder: Path) -> list[str]:
     return [record["kind"] for record in read_records(folder / RECORDS)[0]]
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("method", [GRID, TPE])
+@pytest.mark.parametrize(("method", "seed"), [(GRID, 0), (TPE, 0), (TPE, 1)])
 def test_a_planted_best_is_found_in_a_quarter_of_the_grid(tmp_path: Path, method: str, seed: int) -> None:
     plan = SearchPlan(SPACE, method, QUICK, trials=SPACE.size // 4, seed=seed)
     prior = Told(EFFECTS, sd=0.02, seed=seed)  # errors as large as the effects of most knobs
@@ -93,7 +92,7 @@ def test_a_planted_best_is_found_in_a_quarter_of_the_grid(tmp_path: Path, method
     assert level.confirmation.delta == pytest.approx(math.expm1(EFFECTS(BEST)), abs=0.02)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_prior_that_is_wrong_does_not_mislead(tmp_path: Path, seed: int) -> None:
     plan = SearchPlan(SPACE, TPE, QUICK, trials=SPACE.size // 4, seed=seed)
     prior = Told(EFFECTS, sign=-1.0)  # the best last
@@ -229,7 +228,7 @@ class Dies(SimulatedArms):
         return super().measure(setting, seed=seed)
 
 
-@pytest.mark.parametrize("at", [0, 1, 7, 30])
+@pytest.mark.parametrize("at", [0, 7, 30])
 def test_a_session_goes_on_where_it_was_ended(tmp_path: Path, at: int) -> None:
     plan, folder = SearchPlan(SMALL, GRID, QUICK), tmp_path / "s"
     first = Dies(SMALL, EFFECTS, NOISE)
@@ -268,7 +267,7 @@ def test_records_cut_at_any_byte_are_valid_and_the_session_goes_on(tmp_path: Pat
     search(folder, plan, SimulatedArms(SMALL, EFFECTS, NOISE), Told(EFFECTS))
     data = (folder / RECORDS).read_bytes()
     begun = data.index(b"\n") + 1
-    cuts = random.Random(7).sample(range(begun, len(data)), 6)
+    cuts = random.Random(7).sample(range(begun, len(data)), 4)
     for cut in cuts:
         part = tmp_path / f"cut{cut}"
         shutil.copytree(folder, part)
