@@ -20,6 +20,7 @@ from dsv4lab.tuning.store import (
     first_difference,
     read_manifest,
     read_records,
+    sync_folder,
     write_json,
 )
 
@@ -174,12 +175,3 @@ def _write(out: Path, manifest: dict[str, Any], records: Sequence[dict[str, Any]
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until the names in ``folder`` are on disk."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
