@@ -18,7 +18,6 @@ from dsv4lab.cli.search_args import AUTO, NONE
 from dsv4lab.cli.tune_server import is_server, server_arms, server_space
 from dsv4lab.config.engine import QUEUE_POLICIES, OverlapSetting
 from dsv4lab.errors import EngineError, UsageError
-from dsv4lab.units import ns_text
 
 if TYPE_CHECKING:
     from dsv4lab.config.engine import EngineConfig
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from dsv4lab.tuning.search.shared import Sharing
 
 CONFIRM_PAIRS = 30
-_LABEL = 44
+_LABEL = 34
 _PRIOR_LAYERS = 8
 
 
@@ -204,11 +203,25 @@ def _shown(plan: SearchPlan) -> Iterator[Callable[[Progress], None]]:
 
         def tell(now: Progress) -> None:
             nonlocal done
-            left = "" if now.left_s is None else f" · {ns_text(now.left_s * 1e9)} left"
-            advance(max(0, now.done - done), note=f"{now.text[:_LABEL]:<{_LABEL}}{left}")
+            text = now.text if len(now.text) <= _LABEL else f"{now.text[: _LABEL - 1]}…"
+            advance(max(0, now.done - done), note=f"{text:<{_LABEL}}{_left_text(now.left_s)}")
             done = max(done, now.done)
 
         yield tell
+
+
+def _left_text(seconds: float | None) -> str:
+    """Always of one width, so that the bar stands still."""
+    if seconds is None:
+        return " " * 12
+    text = (
+        f"{seconds:.0f} s"
+        if seconds < 90
+        else f"{seconds / 60:.0f} min"
+        if seconds < 5400
+        else f"{seconds / 3600:.1f} h"
+    )
+    return f"{text:>7} left"
 
 
 def _print(result: SearchResult) -> None:
@@ -218,7 +231,7 @@ def _print(result: SearchResult) -> None:
     space = result.plan.space
     for level in result.levels:
         rows = text.best_rows(result, level.load)
-        where = f" under {text.short_label(space, level.load)}" if len(result.levels) > 1 else ""
+        where = f" under {space.short(level.load)}" if len(result.levels) > 1 else ""
         if rows:
             _table(text.BEST_COLUMNS, rows, f"Explored{where}: the best by their first pairs")
     confirmed = [row for row, level in zip(text.level_rows(result), result.levels, strict=True) if level.confirmation]

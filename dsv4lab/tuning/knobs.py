@@ -204,6 +204,11 @@ class KnobSpace:
         """The baseline under the load of ``setting``."""
         return self.join(self.baseline, self.load_of(setting))
 
+    def short(self, setting: Setting) -> str:
+        """The label of what varies in this space; of all of ``setting`` if nothing of it does."""
+        varied = setting.only([knob.name for knob in self.knobs if len(knob.values) > 1])
+        return (varied if varied.items else setting).label
+
     def to_json(self) -> dict[str, Any]:
         """Plain data; two sessions with equal data search the same space."""
         return {"knobs": [knob.to_json() for knob in self.knobs], "baseline": self.baseline.to_json()}

@@ -38,6 +38,11 @@ def test_a_space_is_the_product_of_its_knobs() -> None:
     assert SPACE.process_of(point) == Setting.from_json({"hw_queues": 1, "env:FAST": "1"})
     assert SPACE.join(SPACE.tuned_of(point), SPACE.load_of(point)) == point
     assert KnobSpace((), Setting()).strata() == (Setting(),)
+    fixed = KnobSpace(
+        (Knob("plan", ("off", "hip"), LIVE), Knob("hw_queues", (4,), PROCESS)), Setting.of(plan="off", hw_queues=4)
+    )
+    assert [fixed.short(s) for s in fixed.grid()] == ["off", "hip"]
+    assert fixed.short(Setting.of(hw_queues=4)) == "4 queues"
 
 
 def test_settings_and_spaces_survive_json() -> None:

@@ -122,7 +122,7 @@ class Runner:
     def _try(self, proposal: Proposal, claim: Claim) -> None:
         known = self._proposer.decisions()
         self._done = len(known)
-        self.say(claim.setting.label)
+        self.say(self._plan.space.short(claim.setting))
         limits = Limits(self._plan.effort.alpha, self._rival(claim.setting, known), self._timer.exploring_over)
         with self._timer.trial():
             decision = self._decide(claim, limits)
@@ -140,7 +140,7 @@ class Runner:
         if candidate is None:
             return None
         alpha = effort.alpha / len(space.strata())
-        return self._measured(CONFIRM, candidate, f"confirming {candidate.label}", alpha)
+        return self._measured(CONFIRM, candidate, f"confirming {space.short(candidate)}", alpha)
 
     def _candidate(self, load: Setting) -> Setting | None:
         """The best setting of a load; where several are close, by pairs that only they have, more than before."""
@@ -148,7 +148,7 @@ class Runner:
         found = self._proposer.decisions()
         close = contenders(space, load, found, effort.least)
         if len(close) > 1:
-            found = [self._measured(RUN_OFF, one, f"run-off: {one.label}", effort.alpha) for one in close]
+            found = [self._measured(RUN_OFF, one, f"run-off: {space.short(one)}", effort.alpha) for one in close]
         return pick_candidate(space, load, found, effort.least)
 
     def _measured(self, phase: str, setting: Setting, text: str, alpha: float) -> Decision:

@@ -18,12 +18,6 @@ FRONT_COLUMNS = ("setting", "TPOT ms", "tokens/s")
 Rows = list[tuple[str, ...]]
 
 
-def short_label(space: KnobSpace, setting: Setting) -> str:
-    """The knobs of ``setting`` that vary in this space."""
-    varied = tuple(knob.name for knob in space.knobs if len(knob.values) > 1)
-    return setting.only(varied).label if setting.only(varied).items else setting.label
-
-
 def level_rows(result: SearchResult) -> Rows:
     """One row per load: what confirmation found of its best setting."""
     space = result.plan.space
@@ -37,7 +31,7 @@ def best_rows(result: SearchResult, load: Setting, count: int = SHOWN) -> Rows:
     own.sort(key=lambda d: d.delta or 0.0)
     return [
         (
-            short_label(space, space.tuned_of(d.setting)),
+            space.short(space.tuned_of(d.setting)),
             "–" if d.forecast is None else percent_text(d.forecast),
             _percent(d.delta),
             str(d.pairs),
@@ -49,22 +43,20 @@ def best_rows(result: SearchResult, load: Setting, count: int = SHOWN) -> Rows:
 
 def front_rows(result: SearchResult) -> Rows:
     """The Pareto front, from the lowest TPOT to the highest throughput."""
-    return [
-        (short_label(result.plan.space, p.setting), f"{p.tpot_ms:.3f}", f"{p.tokens_per_s:.1f}") for p in result.front
-    ]
+    return [(result.plan.space.short(p.setting), f"{p.tpot_ms:.3f}", f"{p.tokens_per_s:.1f}") for p in result.front]
 
 
 def headline(space: KnobSpace, level: Level) -> str:
     """One sentence: what to use under a load, and why."""
-    load = short_label(space, level.load) if level.load.items else "this load"
-    use = short_label(space, space.tuned_of(level.use))
+    load = space.short(level.load) if level.load.items else "this load"
+    use = space.short(space.tuned_of(level.use))
     found = level.confirmation
     if level.verdict == Verdict.FASTER and found is not None:
         return f"{load}: use {use}. TPOT {_percent(found.delta)} ({_interval(found)}) in {_pairs(found)}."
     if level.verdict == NOTHING_BETTER:
         return f"{load}: stay with {use}; none of {level.tried} settings came out ahead."
     assert found is not None
-    best = short_label(space, space.tuned_of(found.setting))
+    best = space.short(space.tuned_of(found.setting))
     if found.delta is None:
         return f"{load}: stay with {use}; {best} could not be confirmed: {found.why or found.stopped}."
     said = f"{best} gave TPOT {_percent(found.delta)} in {_pairs(found)}"
@@ -85,7 +77,7 @@ def effort_text(result: SearchResult) -> str:
 def failure_lines(result: SearchResult, count: int = 5) -> list[str]:
     """The settings that failed, and why: a line each."""
     failed = [d for d in result.decisions if not d.ok and d.why]
-    lines = [f"{short_label(result.plan.space, d.setting)}: {d.outcome}: {_first_line(d.why)}" for d in failed[:count]]
+    lines = [f"{result.plan.space.short(d.setting)}: {d.outcome}: {_first_line(d.why)}" for d in failed[:count]]
     return lines + ([f"... and {len(failed) - count} more"] if len(failed) > count else [])
 
 
@@ -109,7 +101,7 @@ def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 
 def _level_row(space: KnobSpace, level: Level) -> tuple[str, ...]:
-    load = short_label(space, level.load) if level.load.items else "–"
+    load = space.short(level.load) if level.load.items else "–"
     found = level.confirmation
     if found is None or found.tpot_ms is None:
         return (load, "–", "–", "–", "–", "–", level.verdict)
