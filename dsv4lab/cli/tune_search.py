@@ -72,7 +72,9 @@ def _asked(args: argparse.Namespace, folder: Path) -> tuple[SearchPlan, ArmTarge
     plans = _plans(args)
     plan = _plan(args, _engine_space(args, plans), args.search)
     config = _config(args)
-    arms = EngineArms(plan.space, config, plans={n: s for n, s in plans.items() if not isinstance(s, str)})
+    own = {name: setting for name, setting in plans.items() if not isinstance(setting, str)}
+    alive = 2 if config.device == "cpu" else 1  # a GPU may not hold two
+    arms = EngineArms(plan.space, config, plans=own, alive=alive)
     return plan, arms, _engine_prior(args, arms, config, plans)
 
 

@@ -118,7 +118,8 @@ class EngineArms:
 
     def config_of(self, setting: Setting) -> EngineConfig:
         """The engine's configuration under ``setting``. Raises a ``LabError`` for values that do not fit together."""
-        config = changed_by(_environ(setting), self._config)
+        environ = _environ(setting)
+        config = changed_by(environ, self._config) if environ else self._config
         given = setting.only((HW_QUEUES, SIDE_STREAMS, QUEUE_POLICY, GRAPHS, HIGH_PRIORITY_MAIN))
         fields: dict[str, Any] = given.to_json()
         if GRAPH_BUCKETS in setting.names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -71,10 +72,11 @@ def test_a_search_over_processes_survives_kills(capsys: pytest.CaptureFixture[st
         session = subprocess.Popen(
             [*command, *resume], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
         )
-        while session.poll() is None and not (folder / RECORDS).exists():
-            pass
-        while session.poll() is None and len(of_kind(folder, "decision")) < decided:
-            pass
+        while session.poll() is None and not (
+            (folder / RECORDS).exists() and len(of_kind(folder, "decision")) >= decided
+        ):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                session.wait(0.05)
         assert session.poll() is None
         os.killpg(session.pid, signal.SIGKILL)
         session.communicate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 import subprocess
@@ -32,8 +33,9 @@ def test_fifty_kills_leave_valid_records_and_lose_the_load_in_flight_at_most(tmp
         before = read_records(folder / RECORDS)[0] if size else []
         goal = size + pick.randrange(1, 12_000)
         session = start(folder)
-        while session.poll() is None and not (size_of(folder) >= goal):
-            pass
+        while session.poll() is None and size_of(folder) < goal:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                session.wait(0.002)
         if session.poll() is None:
             session.kill()
             killed += 1

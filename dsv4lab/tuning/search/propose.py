@@ -43,6 +43,8 @@ class Proposer:
         for one in held:
             if self._claims.stale(one) and self._claims.take_over(one):
                 return self._again(one)
+        if len(held) >= self._plan.budget:
+            return None
         taken = {one.setting for one in held}
         for study in self._by_turn(held):
             for setting, source in self._wanted(study, taken):
@@ -94,14 +96,20 @@ class Proposer:
 
     def take_confirmation(self, load: Setting) -> Held | None:
         """None if the confirmation of a load's best is this worker's to measure; else who has it, or had."""
-        if self._claims.take(CONFIRM, load, counted=False) is Taken.MINE:
-            return None
-        held = next(one for one in self._claims.all() if one.phase == CONFIRM and one.setting == load)
+        held = self._confirmation(load)
+        if held is None:
+            if self._claims.take(CONFIRM, load, counted=False) is Taken.MINE:
+                return None
+            held = self._confirmation(load)
+            assert held is not None
         return None if self._claims.stale(held) and self._claims.take_over(held) else held
 
     def confirmed(self, load: Setting, decision: Decision | None) -> None:
         """Tell everybody what came of the confirmation that this worker took."""
         self._claims.finish(CONFIRM, load, None if decision is None else decision.to_json())
+
+    def _confirmation(self, load: Setting) -> Held | None:
+        return next((one for one in self._claims.all() if one.phase == CONFIRM and one.setting == load), None)
 
     def _again(self, held: Held) -> Proposal:
         study = self._study_of(held.setting)
