@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from dsv4lab.errors import EngineError
+from dsv4lab.errors import EngineError, UsageError
 from dsv4lab.tuning.arm_target import ArmTarget
-from dsv4lab.tuning.design import ALPHA, POWER, detectable, pairs_needed
+from dsv4lab.tuning.design import ALPHA, MAX_PAIRS, POWER, detectable, pairs_needed
 from dsv4lab.tuning.knobs import Setting
 from dsv4lab.tuning.ranks import Array, scale
 from dsv4lab.tuning.series import autocorrelation, drift, outliers, warm_up_end
@@ -65,16 +65,22 @@ class MachineNoise:
         """Plain data."""
         return {**asdict(self), "warm_up": list(self.warm_up)}
 
+    def _needed_text(self, delta: float, alpha: float, power: float, *, fresh_processes: bool = False) -> str:
+        try:
+            return str(self.pairs_needed(delta, alpha, power, fresh_processes=fresh_processes))
+        except UsageError:
+            return f"more than {MAX_PAIRS}"
+
     def lines(self, alpha: float = ALPHA, power: float = POWER) -> list[str]:
         """What a reader needs to know, one sentence each."""
-        needs = [f"{100 * d:g} % needs {self.pairs_needed(d, alpha, power)} pairs" for d in TOLD]
+        needs = [f"{100 * d:g} % needs {self._needed_text(d, alpha, power)} pairs" for d in TOLD]
         spread = f"the ratio of two neighbours spreads by ±{100 * self.pair_sd:.2f} %"
         said = [
             f"Noise of this machine, from {self.blocks} blocks of the baseline: {spread}.",
             f"{' and '.join(needs)} here at power {100 * power:g} % (α = {100 * alpha:g} %).",
         ]
         if self.process_sd is not None:
-            own = self.pairs_needed(TOLD[0], alpha, power, fresh_processes=True)
+            own = self._needed_text(TOLD[0], alpha, power, fresh_processes=True)
             said.append(
                 f"Processes differ by ±{100 * self.process_sd:.2f} % beside that: where a setting needs its own, "
                 f"{100 * TOLD[0]:g} % needs {own} pairs of fresh processes."

@@ -64,6 +64,8 @@ def read_session(folder: str | Path) -> Reading:
     """
     home = Path(folder)
     manifest = read_manifest(home)
+    if "sweep" not in manifest["settings"]:
+        raise StoreError(f"{home} is a search session, no sweep: dsv4lab report shows it")
     path = home / RECORDS
     try:
         size = path.stat().st_size

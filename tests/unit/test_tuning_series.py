@@ -145,3 +145,9 @@ def test_the_noise_of_a_machine_is_told(rng: np.random.Generator) -> None:
     json.dumps(found.to_json())
     with pytest.raises(EngineError, match="tell no noise"):
         machine_noise([[1.0, 2.0, 3.0]])
+
+
+def test_a_machine_too_noisy_for_any_number_of_pairs_says_so() -> None:
+    wild = [10.0 * 30.0 ** ((-1) ** (at // 2) * (1 + at % 3)) for at in range(24)]
+    found = machine_noise([wild, wild[::-1]])
+    assert any("needs more than 1000000 pairs" in line for line in found.lines())
