@@ -157,8 +157,7 @@ def print_view(view: SessionView) -> None:
     for title, loads in summary.groups(view):
         uses = [use for use in view.uses if use.load in loads]
         if uses:
-            after = dict.fromkeys(use.candidate.label for use in uses if use.candidate is not None)
-            _say(f"Before: {uses[0].baseline.label}. After: {'; '.join(after) or 'nothing was tested'}.")
+            _say(summary.about_text(uses))
             _table(summary.short_table(uses, view.level), title)
         _table(_narrow(summary.short_settings_table(view, loads)), f"All settings: {title}", left=2)
     if view.profiles:

@@ -21,7 +21,7 @@ from dsv4lab.load.spec import LoadSpec, Prompt
 from dsv4lab.timeline.records import BusySummary
 from dsv4lab.trace.api import load_trace
 
-_TRACE_WAIT_S = 60.0
+_TRACE_WAIT_S = 300.0
 _POLL_S = 0.1
 
 
@@ -98,7 +98,7 @@ class LiveServer:
             await self._post(session, spec.start_profile)
             await self.warm_up(load, prompts, requests)
             await self._post(session, spec.stop_profile)
-        return await _read_new(spec.profile_dir, before)
+        return await read_new_trace(spec.profile_dir, before)
 
     def verdict(self, error: LabError) -> tuple[Outcome, str]:
         """What ``error`` makes of the trial, and why, with the log's last lines where the process has ended."""
@@ -139,7 +139,7 @@ def check_complete(records: Sequence[RequestRecord], report: LoadReport) -> None
         raise EngineError(f"{report.failed} of {len(records)} requests failed: {report.errors[0]}")
 
 
-async def _read_new(directory: Path, before: set[Path]) -> Profile:
+async def read_new_trace(directory: Path, before: set[Path]) -> Profile:
     """Wait for new traces that no longer grow. One that is not written to its end reads as cut off, and again later."""
     deadline = time.monotonic() + _TRACE_WAIT_S
     sizes: dict[Path, int] = {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import aiohttp
 import msgspec
 
-from dsv4lab.errors import EngineError
+from dsv4lab.errors import EngineError, TimeoutExceededError
 from dsv4lab.load.client import Endpoint, open_session
 from dsv4lab.load.spec import Prompt
 
@@ -37,7 +37,10 @@ class Comparison:
 
 
 async def greedy_outputs(endpoint: Endpoint, prompts: Sequence[Prompt], max_new_tokens: int) -> list[Output]:
-    """One answer after the other, so that no batch changes the rounding. Raises :class:`EngineError`."""
+    """One answer after the other, so that no batch changes the rounding.
+
+    Raises :class:`TimeoutExceededError` for silence and :class:`EngineError` for everything else.
+    """
     url = f"{endpoint.url.rstrip('/')}/v1/completions"
     outputs = []
     async with open_session(endpoint) as session:
@@ -56,6 +59,8 @@ async def greedy_outputs(endpoint: Endpoint, prompts: Sequence[Prompt], max_new_
                     answer = await response.read()
                     if response.status != 200:
                         raise EngineError(f"status {response.status}: {answer[:300].decode(errors='replace')}")
+            except TimeoutError:
+                raise TimeoutExceededError(f"nothing came for {endpoint.silence_s:g} s") from None
             except (aiohttp.ClientError, OSError) as error:
                 raise EngineError(f"no answer: {str(error) or type(error).__name__}") from None
             outputs.append(_output(answer))

@@ -55,6 +55,16 @@ def published_table(view: SessionView, uses: Sequence[Use]) -> Table:
     return columns, rows
 
 
+def about_text(uses: Sequence[Use]) -> str:
+    """What stands before and after in the rows of :func:`published_table`."""
+    found: dict[str, list[str]] = {}
+    for use in uses:
+        if use.candidate is not None:
+            found.setdefault(use.candidate.label, []).append(level_text(use.load))
+    told = [label if len(found) == 1 else f"{label} at {', '.join(levels)}" for label, levels in found.items()]
+    return f"Before: {uses[0].baseline.label}. After: {'; '.join(told) or 'nothing was tested'}."
+
+
 def short_table(uses: Sequence[Use], level: float) -> Table:
     """The same for a terminal of 80 columns."""
     columns = ("level", "TPOT ms", "change", f"{100 * level:g} % interval", "n", "tok/s", "verdict")

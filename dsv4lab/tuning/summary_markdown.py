@@ -17,8 +17,7 @@ def markdown(view: SessionView, *, settings: bool = True) -> str:
     for title, loads in summary.groups(view):
         uses = [use for use in view.uses if use.load in loads]
         if uses:
-            after = list(dict.fromkeys(use.candidate.label for use in uses if use.candidate is not None))
-            about = f"Before: {uses[0].baseline.label}. After: {'; '.join(after) or 'nothing was tested'}."
+            about = summary.about_text(uses)
             parts += [
                 f"### {_plain(title or 'Before and after')}",
                 _plain(about),

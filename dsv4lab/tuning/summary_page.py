@@ -65,9 +65,8 @@ def _published(view: SessionView) -> Blocks:
     for title, loads in summary.groups(view):
         uses = [use for use in view.uses if use.load in loads]
         if uses:
-            candidates = list(dict.fromkeys(use.candidate.label for use in uses if use.candidate is not None))
             head = f"<h2>Before and after: {escape(title)}</h2>" if title else "<h2>Before and after</h2>"
-            about = f"Before: {uses[0].baseline.label}. After: {'; '.join(candidates) or 'nothing was tested'}."
+            about = summary.about_text(uses)
             out.append(
                 Text(head + f'<p class="quiet">{escape(about)}</p>' + html_table(summary.published_table(view, uses)))
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shlex
@@ -14,11 +15,13 @@ from typing import Any
 import pytest
 
 from dsv4lab.errors import UnavailableError, UsageError
+from dsv4lab.load import live
 from dsv4lab.load.outputs import Output, compare
 from dsv4lab.load.process import ServerProcess, ServerSpec
 from dsv4lab.load.spec import LoadSpec
 from dsv4lab.load.trial import Outcome, TrialRecord, TrialSpec, run_trial
-from tests.engine.conftest import worker_path
+from dsv4lab.trace.api import load_trace
+from tests.engine.conftest import ROOT, worker_path
 
 WRONG = Path(__file__).with_name("wrong_server.py")
 LOAD = LoadSpec(4, prompt_tokens=8, max_new_tokens=6, concurrency=2, seed=1)
@@ -62,6 +65,27 @@ def test_arms_of_our_server_answer_the_same(tmp_path: Path) -> None:
         found = compare(records[0].outputs, record.outputs)
         assert (found.identical, found.differing) == (True, 0)
     assert compare(records[0].outputs, records[1].outputs).largest_logprob_gap == 0.0
+
+
+def test_a_trace_is_read_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the sleep that ends nor a size that stands still says so: the writer may be slow."""
+    whole = (ROOT / "traces" / "rocm_mi300x_sglang_decode_hipgraph.pt.trace.json.gz").read_bytes()
+    path, polls = tmp_path / "rank0.trace.json.gz", 0
+
+    async def poll(_seconds: float) -> None:
+        nonlocal polls
+        polls += 1
+        path.write_bytes(whole[: len(whole) // 2] if polls < 5 else whole)
+
+    monkeypatch.setattr(live.asyncio, "sleep", poll)
+    found = asyncio.run(live.read_new_trace(tmp_path, set()))
+    assert (found.trace, found.files) == (path, (path,))
+    assert (polls, found.busy.to_json()) == (6, load_trace(path, cache=False).stream_busy().to_json())
+
+
+def test_a_server_that_hangs_at_the_outputs(tmp_path: Path) -> None:
+    record = run_trial(replace(wrong("answers nothing"), silence_s=0.5), tmp_path / "log")
+    assert (record.outcome, record.why) == (Outcome.HUNG, "nothing came for 0.5 s")
 
 
 ENDS: dict[str, tuple[Outcome, str]] = {

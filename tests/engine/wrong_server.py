@@ -37,6 +37,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.path.endswith("_profile"):
             self.profile()
         elif not asked.get("stream"):
+            if HOW == "answers nothing":
+                FOREVER.wait()
             tokens = ["a", "b"] if HOW != "other words" else ["a", "c"]
             logprobs = {"tokens": tokens, "token_logprobs": [-0.5, -1.0 if HOW != "other words" else -1.25]}
             self.answer(200, {"choices": [{"text": "".join(tokens), "logprobs": logprobs}]})

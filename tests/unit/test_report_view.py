@@ -6,6 +6,7 @@ import json
 import random
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,13 @@ def test_the_published_table(view: SessionView) -> None:
         assert row[7] == str(use.change.pairs if use.change else None)
         assert re.fullmatch(r"(-\d\.\d %|…) to -\d\.\d %", row[8])
         assert row[9] == "faster"
+
+
+def test_what_was_tested_is_named_by_level(view: SessionView) -> None:
+    assert summary.about_text(view.uses) == "Before: off, QUEUES=4. After: hip, QUEUES=4."
+    mixed = [view.uses[0], replace(view.uses[1], candidate=Setting.of(plan="cuda"))]
+    assert summary.about_text(mixed) == "Before: off, QUEUES=4. After: hip, QUEUES=4 at 1; cuda at 4."
+    assert "nothing was tested" in summary.about_text([replace(view.uses[0], candidate=None)])
 
 
 def test_markdown_is_a_table_whatever_the_names(view: SessionView) -> None:
