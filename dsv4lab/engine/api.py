@@ -46,7 +46,8 @@ def engine_config(
     given = {field: fields.get(field) for field in (*POOL_FIELDS, "token_gate")}
     settings = settings_for(checked.device, read_env(), Choices(plan=asked, hw_queues=hw_queues, **given))
     fields |= {field: getattr(settings, field).value for field in given}
-    return EngineConfig(name, device=device, plan=plan_of(settings), hw_queues=settings.hw_queues.value, **fields)
+    chosen = plan_of(settings, checked)
+    return EngineConfig(name, device=device, plan=chosen, hw_queues=settings.hw_queues.value, **fields)
 
 
 def open(  # noqa: A001 - `lab.open(...)`

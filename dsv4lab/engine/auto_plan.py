@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from dsv4lab.overlap.plan import OFF, OverlapPlan, resolve_plan
 
 CANDIDATES = ("off", "hip", "cuda", "moe", "cuda+moe", "hip+moe")
-ROUNDS = 9
-"""Times that each candidate is measured, all of them in turn."""
+ROUNDS, REPLAYS = 9, 3
+"""Times that each candidate is measured, all of them in turn, and replays in a row of each measurement."""
 
 MARGIN = 0.005
 """A plan that is not faster than ``off`` by more than this part is not taken."""

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dsv4lab.engine.auto_plan import ROUNDS, Choice, candidates, choose
+from dsv4lab.engine.auto_plan import REPLAYS, ROUNDS, Choice, candidates, choose
+from dsv4lab.errors import EngineError
 from dsv4lab.kv.packed import PackedMetadata
 from dsv4lab.kv.padding import Bucket, pad_decode
 from dsv4lab.model.builder import Shape
-from dsv4lab.overlap.graphs import GraphCache
+from dsv4lab.overlap.graphs import CapturedGraph, GraphCache
 from dsv4lab.overlap.plan import OFF, OverlapPlan, auto_side_streams, is_auto
 from dsv4lab.overlap.recording import replay_lanes
 from dsv4lab.overlap.streams_device import DeviceStreams, Launched
@@ -114,7 +115,18 @@ class DeviceRuns:
             return self.streams.launch(tapped(compiled), self._programs.arena)
         if is_auto(plan):
             plan = self._automatic(of, auto_side_streams(plan))
-        return self._replay(of, tapped(self._programs.compiled(shape, plan)))
+        return self.graphs.launch(self._captured(of, tapped(self._programs.compiled(shape, plan))))
+
+    def step_us(self, plan: OverlapPlan, replays: int) -> float:
+        """Microseconds of one of ``replays`` replays in a row of what :meth:`prepare` has set, under ``plan``.
+
+        Raises :class:`EngineError` for a forward that is no graph.
+        """
+        if self._now is None:
+            raise EngineError("a forward without a graph has no replays to time")
+        compiled = self._programs.compiled(self._now.shape, plan)
+        with torch.inference_mode():
+            return self.graphs.time_us(self._captured(self._now, compiled), replays)
 
     def asked(self, shape: Shape) -> tuple[int, int]:
         """Flat tokens, and rows of logits, of the forward that :meth:`prepare` set; behind them is padding."""
@@ -138,13 +150,13 @@ class DeviceRuns:
         pages = min(_power_of_two(meta.page_table.shape[1]), self._geometry.pages - 1)
         return GraphShape(Bucket(size, width, max(pages, meta.page_table.shape[1])), wide and width > 1)
 
-    def _replay(self, of: GraphShape, compiled: CompiledProgram) -> Launched:
+    def _captured(self, of: GraphShape, compiled: CompiledProgram) -> CapturedGraph:
         key = (of, compiled)
         if key not in self.graphs:
             lanes = replay_lanes(compiled.program)
             _log.info("capturing %s under plan %s: %d replay lanes", of, compiled.program.plan, len(lanes))
             self._trim()
-        return self.graphs.launch(self.graphs.get(key, compiled, self._programs.arena))
+        return self.graphs.get(key, compiled, self._programs.arena)
 
     def _automatic(self, of: GraphShape, side_streams: int | None) -> OverlapPlan:
         if self._gate is not None and of.bucket.tokens > self._gate:
@@ -158,13 +170,12 @@ class DeviceRuns:
     def _measure(self, of: GraphShape, plans: list[OverlapPlan]) -> Choice:
         """Replay all candidates in turn on the inputs that are set: a forward run twice leaves what one leaves."""
         programs = [self._programs.compiled(of.shape, plan) for plan in plans]
-        for compiled in programs:
-            self._replay(of, compiled)
+        captured = [self._captured(of, compiled) for compiled in programs]
         us: list[list[float]] = [[] for _ in plans]
         for start in range(ROUNDS):
             for place in range(len(plans)):
                 at = (start + place) % len(plans)
-                us[at].append(self._replay(of, programs[at]).us())
+                us[at].append(self.graphs.time_us(captured[at], REPLAYS))
         choice = choose(plans, us)
         for plan, compiled in zip(plans, programs, strict=True):
             if plan not in (OFF, choice.plan):

@@ -7,12 +7,12 @@ from dataclasses import replace
 from types import NoneType
 
 from dsv4lab.config.engine import EngineConfig, OverlapSetting
-from dsv4lab.config.resolve import Choices, DeviceFacts, DeviceKind, ResolvedSettings, resolve
+from dsv4lab.config.resolve import DEFAULT, Choices, DeviceFacts, DeviceKind, ResolvedSettings, resolve
 from dsv4lab.engine.devices import find_devices
 from dsv4lab.engine.plans import with_moe
 from dsv4lab.env import VARIABLES, EnvSettings, read_env
 from dsv4lab.errors import EnvError
-from dsv4lab.overlap.plan import resolve_plan
+from dsv4lab.overlap.plan import OFF, is_auto, resolve_plan
 
 _PLAN_FIELDS = ("multi_stream_overlap", "rocm_multi_stream")
 _QUEUE_FIELDS = ("gpu_max_hw_queues", "cuda_device_max_connections")
@@ -36,9 +36,14 @@ def settings_for(device: str, env: EnvSettings, api: Choices | None = None) -> R
     return resolve(device_facts(device), env, api=api)
 
 
-def plan_of(settings: ResolvedSettings) -> OverlapSetting:
-    """The plan that the settings ask for, kept to the token gate if there is one."""
+def plan_of(settings: ResolvedSettings, config: EngineConfig) -> OverlapSetting:
+    """The plan that the settings ask for, kept to the token gate if there is one.
+
+    ``auto`` that nobody named is ``off`` where ``config`` leaves nothing to measure: without graphs, on several ranks.
+    """
     plan = resolve_plan(settings.plan.value)
+    if is_auto(plan) and settings.plan.origin == DEFAULT and not (config.graphs and config.world_size == 1):
+        return OFF.name
     if settings.moe_overlap.value:
         plan = with_moe(plan)
     if settings.token_gate.value is not None:
@@ -54,7 +59,7 @@ def changed_by(changes: Mapping[str, str | None], config: EngineConfig) -> Engin
     settings = settings_for(config.device, read_env({k: v for k, v in changes.items() if v is not None}))
     touched = {field for field, variable in VARIABLES.items() if variable in changes}
     if touched & set(_PLAN_FIELDS):
-        config = replace(config, plan=plan_of(settings), token_gate=settings.token_gate.value)
+        config = replace(config, plan=plan_of(settings, config), token_gate=settings.token_gate.value)
     if touched & set(_QUEUE_FIELDS):
         config = replace(config, hw_queues=settings.hw_queues.value)
     if touched & set(_POOL_SWITCHES):

@@ -55,6 +55,7 @@ def main() -> int:
     parser.add_argument("--isl", type=int, default=8192)
     parser.add_argument("--concurrency", default="1,2,4,8,16,32,64")
     parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--in-a-row", type=int, default=8, help="replays of one measurement")
     parser.add_argument("--replays", type=int, default=1000, help="of the best plan, each compared bit for bit")
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--kv", default="bf16", choices=("bf16", "fp8"))
@@ -217,20 +218,23 @@ class Bench:
         return 0 if self.dry else int(torch.cuda.memory_allocated())
 
     def time_plans(self, n: int) -> dict[str, Any]:
-        """Every plan in turn, the order shifted by one each round; ratios to `off` within a round."""
+        """Every plan in turn, the order shifted by one each round; ratios to `off` within a round.
+
+        ``us`` is a step of several in a row; ``single_us`` one alone, with the host's launch.
+        """
         plans = [p for p in map(resolve_plan, PLANS) if p == OFF or self.differs(n, p)]
         launches = [self.launcher(n, plan) for plan in plans]
         us: list[list[float]] = [[] for _ in plans]
         for start in range(self.args.rounds):
             for place in range(len(plans)):
                 at = (start + place) % len(plans)
-                launches[at]()
-                us[at].append(statistics.median(launches[at]().us() for _ in range(3)))
+                us[at].append(self.gpu.step_us(plans[at], self.args.in_a_row))
         rows = {plan.name: timing(times, us[0]) for plan, times in zip(plans, us, strict=True)}
-        for plan in plans:
+        for plan, launch in zip(plans, launches, strict=True):
             program = self.program(n, plan)
             rows[plan.name]["lanes"] = len(replay_lanes(program))
             rows[plan.name]["streams"] = len(program.streams)
+            rows[plan.name]["single_us"] = statistics.median(launch().us() for _ in range(7))
         auto = choose(plans, us).plan.name
         best = min(rows, key=lambda name: rows[name]["us"])
         self.found.setdefault("summary", {})[str(n)] = {

@@ -1,0 +1,63 @@
+"""The model on the Triton backend with tensors that have a device and no values: nothing waits for the host, nothing
+mixes devices. Launches are noted instead of made, and the device is a recorded one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from dsv4_kernels.launch import recorded
+
+from dsv4lab.backends.triton_ops import triton_ops
+from dsv4lab.checkpoint.source import synthetic_weights
+from dsv4lab.config.engine import EngineConfig
+from dsv4lab.config.presets import preset
+from dsv4lab.engine.runner import Runner
+from dsv4lab.kv.metadata import BatchItem
+from dsv4lab.model.programs import Placement
+from tests.cpu.fake_device import FakeDevice
+
+META = torch.device("meta")
+MODEL = replace(preset("demo"), hidden_size=256, vocab_size=512, compress_ratios=(4, 128), num_hash_layers=1)
+PAGES = 3
+
+
+def items(count: int, start: int, tokens: int) -> list[BatchItem]:
+    pages = [tuple(range(1 + s * PAGES, 1 + (s + 1) * PAGES)) for s in range(count)]
+    return [BatchItem(s + 1, pages[s], start, (5,) * tokens) for s in range(count)]
+
+
+@pytest.mark.parametrize(("rows", "keys"), [("bf16", "bf16"), ("fp8", "fp8"), ("bf16", "fp4")])
+def test_forwards_and_captures_wait_for_nothing(rows: str, keys: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    place = Placement(triton_ops(), META, torch.bfloat16)
+    monkeypatch.setattr("dsv4lab.engine.runner.place_of", lambda config: place)
+    monkeypatch.setattr("dsv4lab.engine.runner.room_for", lambda tensors, place: None)
+    config = EngineConfig(
+        "demo",
+        device="cuda",
+        dtype="bfloat16",
+        weights="stored",
+        max_running_requests=4,
+        max_total_tokens=4 * PAGES * 256,
+        kv_cache_dtype=rows,
+        index_cache_dtype=keys,
+        plan="cuda+moe",
+        verify_tokens=3,
+    )
+    with recorded() as launches, torch.inference_mode():
+        runner = Runner(MODEL, synthetic_weights(MODEL, 0, torch.bfloat16), config, device=FakeDevice())
+        gpu = runner.gpu
+        assert gpu is not None
+        for batch, mode in ((items(2, 0, 130), "prefill"), (items(1, 511, 1), "decode"), (items(3, 600, 1), "decode")):
+            shape = runner.prepare(batch, mode)  # type: ignore[arg-type]
+            gpu.launch(shape, runner.plan, lambda compiled: compiled)
+        shape = runner.prepare(items(2, 603, 3), "decode", all_rows=True)
+        gpu.launch(shape, runner.plan, lambda compiled: compiled)
+    assert gpu.graphs.captures == 3
+    kernels = {launch.kernel.__name__ for launch in launches}
+    assert len(kernels) > 15, kernels
+    tensors = [v for launch in launches for v in launch.arguments.values() if isinstance(v, torch.Tensor)]
+    assert {tensor.device for tensor in tensors} == {META}
