@@ -116,14 +116,18 @@ def compare_sessions(now: SessionView, before: SessionView, max_regression: floa
 
 
 def _subjects(now: SessionView, before: SessionView, load: Setting) -> list[tuple[str, Row, Row | None]]:
-    """What is compared under a load: rows then and now."""
+    """What is compared under a load: rows then and now.
+
+    Against what was recommended then stands what is now, or the same setting where nothing is: an answer that was not
+    reached is no loss by itself.
+    """
     out = [
         (BASELINE, row, now.row(load, row.setting)) for row in before.rows if row.load == load and row.role == BASELINE
     ]
     uses = [next((use for use in view.uses if use.load == load), None) for view in (before, now)]
     if uses[0] is not None and uses[0].gained:
         old = before.row(load, uses[0].use)
-        new = now.row(load, uses[1].use if uses[1] is not None else uses[0].use)
+        new = now.row(load, uses[1].use if uses[1] is not None and uses[1].gained else uses[0].use)
         if old is not None:
             out.append((RECOMMENDED, old, new))
     return out

@@ -77,6 +77,13 @@ def test_a_lost_gain_is_found_although_the_baseline_holds(folder: Path, tmp_path
     assert {c.verdict for c in found.checks if c.what == RECOMMENDED} == {REGRESSION}
 
 
+def test_an_answer_that_was_not_reached_is_no_loss(before: SessionView) -> None:
+    unsure = [replace(use, use=use.baseline, verdict="undecided") for use in before.uses]
+    found = compare_sessions(replace(before, uses=tuple(unsure)), before, LIMIT)
+    assert found.verdict == NO_REGRESSION
+    assert {check.setting for check in found.checks if check.what == RECOMMENDED} == {"hip, QUEUES=4"}
+
+
 def test_too_much_noise_to_tell(folder: Path, tmp_path: Path) -> None:
     found = against(folder, tmp_path, sd=0.1)
     assert (found.verdict, found.exit_code) == (CANNOT_TELL, 3)
