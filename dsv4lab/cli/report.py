@@ -159,7 +159,8 @@ def print_view(view: SessionView) -> None:
         if uses:
             _say(summary.about_text(uses))
             _table(summary.short_table(uses, view.level), title)
-        _table(_narrow(summary.short_settings_table(view, loads)), f"All settings: {title}", left=2)
+        everything = f"All settings: {title}" if title else "All settings"
+        _table(_narrow(summary.short_settings_table(view, loads)), everything, left=2)
     if view.profiles:
         _table(_narrow(summary.short_profile_table(view.profiles), width=26), "Profiles", left=2)
     for text in summary.failures(view):
