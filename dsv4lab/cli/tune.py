@@ -49,26 +49,24 @@ class TuneCommand(Command):
         parser.add_argument(
             "--plans", default="off,hip,cuda", help="plans: presets or JSON files (default: off,hip,cuda)"
         )
-        parser.add_argument("--hw-queues", type=ints("--hw-queues"), default=(1, 2, 4), help="counts (default: 1,2,4)")
-        parser.add_argument("--concurrency", type=ints("--concurrency"), default=(1, 4), help="levels (default: 1,4)")
+        for option, default, what in (
+            ("--hw-queues", (1, 2, 4), "counts (default: 1,2,4)"),
+            ("--concurrency", (1, 4), "levels (default: 1,4)"),
+            ("--prompt-tokens", (32,), "of a prompt; a search takes several (default: 32)"),
+            ("--max-new-tokens", (8,), "for each; a search takes several (default: 8)"),
+        ):
+            parser.add_argument(option, type=ints(option), default=default, metavar="N,N", help=what)
         parser.add_argument(
-            "--prompt-tokens",
-            type=ints("--prompt-tokens"),
-            default=(32,),
-            metavar="N",
-            help="of prompts (default: 32)",
-        )
-        parser.add_argument(
-            "--max-new-tokens", type=ints("--max-new-tokens"), default=(8,), metavar="N", help="for each (default: 8)"
-        )
-        parser.add_argument(
-            "--queue-policy", type=search_args.queue_policies, help="how streams get queues (default: round_robin)"
+            "--queue-policy",
+            type=search_args.queue_policies,
+            metavar="NAME,NAME",
+            help="how streams get queues; a search takes several (default: round_robin)",
         )
         parser.add_argument(
             "--side-streams",
             type=search_args.side_streams,
-            metavar="N",
-            help="fold a plan's side streams onto so many (default: planned, no folding)",
+            metavar="N,N",
+            help="fold a plan's side streams onto so many; a search takes several (default: planned, no folding)",
         )
         _add_effort(parser, "--rounds", ROUNDS, "worker processes per queue count")
         _add_effort(parser, "--repeats", REPEATS, "measured loads of every setting in each of them")
