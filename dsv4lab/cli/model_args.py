@@ -38,7 +38,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, preset: str) -> None:
     model.add_argument("--preset", default=preset, help=f"model with synthetic weights: {names} (default: {preset})")
     model.add_argument("--checkpoint", type=Path, metavar="DIR", help="a checkpoint's folder instead of a preset")
     parser.add_argument("--seed", type=int, default=0, help="seed of synthetic weights and of the prompts (default: 0)")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="number format (default: float32)")
+    parser.add_argument("--dtype", choices=DTYPES, help="number format (default: float32, on a GPU bfloat16)")
     parser.add_argument(
         "--weights",
         choices=WEIGHTS,
@@ -99,6 +99,27 @@ def add_stream_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_device_arguments(parser: argparse.ArgumentParser) -> None:
+    """``--device``, ``--no-graphs`` and ``--graph-max-bs``."""
+    parser.add_argument(
+        "--device", default="cpu", metavar="D", help="cpu, cuda or hip, with :N for a GPU of that number (default: cpu)"
+    )
+    parser.add_argument("--no-graphs", action="store_true", help="on a GPU: launch decode steps op by op")
+    parser.add_argument(
+        "--graph-max-bs",
+        type=positive("--graph-max-bs"),
+        metavar="N",
+        help="on a GPU: largest batch that runs as a graph (default: all)",
+    )
+
+
+def given_device_fields(args: argparse.Namespace) -> dict[str, Any]:
+    """The engine's fields of :func:`add_device_arguments`, where a command has them."""
+    if not hasattr(args, "device"):
+        return {}
+    return {"device": args.device, "graphs": not args.no_graphs, "graph_max_bs": args.graph_max_bs}
+
+
 def add_speculation_arguments(parser: argparse.ArgumentParser) -> None:
     """``--speculative``, ``--draft-tokens`` and ``--draft-seed``."""
     parser.add_argument(
@@ -150,6 +171,7 @@ def engine_config(
         side_streams=args.side_streams,
         max_running_requests=concurrency,
         max_total_tokens=2 * concurrency * pages * PAGE,
+        **given_device_fields(args),
         **given_pool_fields(args),
         **given_speculation_fields(args),
         **given_rank_fields(args),

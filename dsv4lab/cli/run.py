@@ -61,6 +61,7 @@ class RunCommand(Command):
             metavar="N",
             help="hardware queues (default: GPU_MAX_HW_QUEUES, else 4)",
         )
+        model_args.add_device_arguments(parser)
         model_args.add_stream_arguments(parser)
         model_args.add_speculation_arguments(parser)
         rank_args.add_rank_arguments(parser)

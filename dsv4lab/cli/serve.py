@@ -53,6 +53,7 @@ class ServeCommand(Command):
             metavar="N",
             help="tokens in the KV pool, whole pages of 256 (default: 16384)",
         )
+        model_args.add_device_arguments(parser)
         model_args.add_stream_arguments(parser)
         model_args.add_speculation_arguments(parser)
         rank_args.add_rank_arguments(parser)
@@ -157,6 +158,7 @@ def _engine_config(args: argparse.Namespace) -> EngineConfig:
         side_streams=args.side_streams,
         max_running_requests=args.max_running_requests,
         max_total_tokens=args.max_total_tokens,
+        **model_args.given_device_fields(args),
         **model_args.given_pool_fields(args),
         **model_args.given_speculation_fields(args),
         **rank_args.given_rank_fields(args),

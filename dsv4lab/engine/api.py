@@ -41,7 +41,8 @@ def engine_config(
     name = str(model)
     if name not in PRESETS and Path(name).is_dir():
         name = str(Path(name).resolve())  # the worker may be restarted from another directory
-    fields.setdefault("dtype", dtype_of(device))
+    if fields.get("dtype") is None:
+        fields["dtype"] = dtype_of(device)
     checked = EngineConfig(name, device=device, **fields)
     given = {field: fields.get(field) for field in (*POOL_FIELDS, "token_gate")}
     settings = settings_for(checked.device, read_env(), Choices(plan=asked, hw_queues=hw_queues, **given))

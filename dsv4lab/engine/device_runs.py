@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -135,6 +135,23 @@ class DeviceRuns:
     def eager_plan(self, plan: OverlapPlan) -> OverlapPlan:
         """The plan of a forward without a graph: on HIP streams fork only inside captures, unless ``eager_fork``."""
         return plan if self._forks and not is_auto(plan) else OFF
+
+    def status(self) -> dict[str, Any]:
+        """``captures``, ``replays``, graphs ``held`` and their ``bytes``, decode forwards that ran ``eagerly``; and by
+        batch what ``auto`` took: ``requests``, ``width``, ``pages``, ``plan``, ``us`` of every candidate.
+        """
+        graphs = self.graphs
+        return {
+            "captures": graphs.captures,
+            "replays": graphs.replays,
+            "held": len(graphs),
+            "bytes": graphs.bytes,
+            "eagerly": self.eager,
+            "auto": [
+                {**asdict(of.bucket), "plan": choice.plan.name, "us": dict(choice.us)}
+                for of, choice in self.choices.items()
+            ],
+        }
 
     def close(self) -> None:
         """Wait for the device and let the graphs go."""

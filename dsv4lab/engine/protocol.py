@@ -97,6 +97,10 @@ class ModelRunner(Protocol):
         """Have later results tell what the indexer of this ratio-4 layer chose; None: no longer."""
         ...
 
+    def device_status(self) -> dict[str, Any] | None:
+        """What a GPU has captured, replayed and run without a graph, and what plan ``auto`` took; None on the CPU."""
+        ...
+
     def op_table(self) -> list[dict[str, Any]]:
         """``{"name", "layer", "kind"}`` of every op of a forward."""
         ...

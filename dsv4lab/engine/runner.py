@@ -188,6 +188,10 @@ class Runner:
         """Put a snapshot into a slot that was just cleared."""
         restore(self.pool, self.speculator, resume)
 
+    def device_status(self) -> dict[str, Any] | None:
+        """See :meth:`DeviceRuns.status`; None on the CPU."""
+        return None if self.gpu is None else self.gpu.status()
+
     def op_table(self) -> list[dict[str, Any]]:
         """``{"name", "layer", "kind", "parts"}`` of every op of a decode forward, in program order."""
         ops = self.op_list("decode", 1)

@@ -59,7 +59,9 @@ def test_tokens_are_those_of_the_cpu_device(speculative: str, monkeypatch: pytes
     assert found == expected
     assert {request: len(tokens) for request, tokens in found.items()} == {1: 12, 2: 5, 3: 6}
     assert runner.gpu is not None
-    assert runner.gpu.eager == 0
+    service_status = runner.device_status()
+    assert service_status is not None
+    assert (service_status["eagerly"], service_status["auto"]) == (0, [])
     assert runner.gpu.graphs.replays > runner.gpu.graphs.captures > 1
     (recorded,) = [s for s in sent if isinstance(s, m.Recorded)]
     timeline = unpack_timeline(recorded.timeline)

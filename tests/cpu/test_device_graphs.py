@@ -200,6 +200,8 @@ def test_auto_takes_the_fastest_plan_of_each_bucket_and_keeps_its_graph() -> Non
     assert choice.us[choice.plan.name] == 50.0
     assert {"off", "cuda", "moe"} <= set(choice.us)
     assert len(gpu.graphs) == 2, "off and the plan taken"
+    (told,) = gpu.status()["auto"]
+    assert (told["requests"], told["width"], told["plan"]) == (3, 1, choice.plan.name)
     replays = gpu.graphs.replays
     device.price = priced(1)
     assert torch.equal(runner.forward(STEPS[0], "decode").logits, first.logits)

@@ -127,6 +127,9 @@ class FakeRunner:
     def watch_selection(self, layer: int | None) -> None:
         self.watched = layer
 
+    def device_status(self) -> None:
+        return None
+
     def op_table(self) -> list[dict[str, Any]]:
         """As the real one's, and what the process was started with."""
         queues = os.environ.get("GPU_MAX_HW_QUEUES")
