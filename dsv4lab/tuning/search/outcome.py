@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from dsv4lab.errors import EngineError
 from dsv4lab.timeline.records import Manifest
-from dsv4lab.tuning.block import EXPLORE, WARM_UP, Block
+from dsv4lab.tuning.block import EXPLORE, OK, WARM_UP, Block
 from dsv4lab.tuning.knobs import KnobSpace, Setting
 from dsv4lab.tuning.paired import Verdict
 from dsv4lab.tuning.pilot import MachineNoise, machine_noise
@@ -67,7 +67,7 @@ class Level:
             candidate=None if confirmation is None else confirmation.setting,
             verdict=NOTHING_BETTER if confirmation is None else confirmation.verdict,
             tried=len(own),
-            failed=sum(not d.ok for d in own),
+            failed=sum(d.outcome != OK for d in own),
             confirmation=confirmation,
         )
 
