@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from dsv4lab.errors import UnavailableError
 
 _SPIN_CYCLES = 2_000_000
-_SPIN_ROUNDS = 5
+_SPIN_ROUNDS = 25  # the first ones raise the clock
 
 
 class TorchDevice:
@@ -106,5 +107,5 @@ class TorchDevice:
                 self._cuda._sleep(_SPIN_CYCLES)
                 self.record(end, stream)
                 rates.append(_SPIN_CYCLES / self.elapsed_us(begin, end))
-            self._cycles_per_us = sorted(rates)[_SPIN_ROUNDS // 2]
+            self._cycles_per_us = statistics.median(rates[_SPIN_ROUNDS // 2 :])
         return self._cycles_per_us

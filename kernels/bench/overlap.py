@@ -286,7 +286,7 @@ class Bench:
             with torch.profiler.profile(activities=activities) as profile:
                 for _ in range(2):
                     launch().record()
-            path = self.args.out / f"{self.args.shape}-{name}.pt.trace.json"
+            path = self.args.out / f"{self.args.shape}-{name.replace('+', '_')}.pt.trace.json"
             profile.export_chrome_trace(str(path))
             path.with_suffix(".json.gz").write_bytes(gzip.compress(path.read_bytes()))
             path.unlink()
