@@ -62,6 +62,7 @@ def test_a_search_checks_measures_and_answers(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # a busy machine takes its time
 def test_a_search_over_processes_survives_kills(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     folder = tmp_path / "s"
     words = [*SMALL, "--search", "tpe", "--plans", "off,hip,cuda", "--hw-queues", "1,2", "--side-streams", "planned,1"]

@@ -2,58 +2,54 @@
 
 from __future__ import annotations
 
-import contextlib
+import multiprocessing as mp
 import random
 import shutil
-import subprocess
-import sys
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 
 from dsv4lab.tuning.store import RECORDS, read_records
-from tests.unit.search_worker import PLAN
+from tests.unit import search_worker
 
-ROOT = Path(__file__).resolve().parents[2]
 KILLS = 50
+_FORKS = mp.get_context("forkserver")
 
 
-def start(folder: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, str(ROOT / "tests/unit/search_worker.py"), str(folder)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+def start(folder: Path) -> BaseProcess:
+    session = _FORKS.Process(target=search_worker.main, args=(str(folder),))
+    session.start()
+    return session
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # a busy machine takes its time
 def test_fifty_kills_leave_valid_records_and_lose_the_load_in_flight_at_most(tmp_path: Path) -> None:
+    _FORKS.set_forkserver_preload([search_worker.__name__])
     pick = random.Random(50)
-    killed = finished = 0
-    folder = tmp_path / "s"
+    killed, folder = 0, tmp_path / "s"
     while killed < KILLS:
-        size = (folder / RECORDS).stat().st_size if folder.exists() else 0
-        before = read_records(folder / RECORDS)[0] if size else []
-        goal = size + pick.randrange(1, 12_000)
+        before = read_records(folder / RECORDS)[0] if size_of(folder) else []
+        goal = size_of(folder) + pick.randrange(1, 12_000)
         session = start(folder)
-        while session.poll() is None and size_of(folder) < goal:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                session.wait(0.002)
-        if session.poll() is None:
-            session.kill()
-            killed += 1
-        elif session.returncode == 0:
-            check_whole(folder)
-            shutil.rmtree(folder)
-            finished += 1
-            continue
-        session.wait()
+        while session.exitcode is None and size_of(folder) < goal:
+            session.join(0.001)
+        session.kill()
+        session.join()
         records, _ = read_records(folder / RECORDS)
         assert records[: len(before)] == before
-        pairs = [
-            (r["trial"], r["phase"], r["pair"], r["position"])
-            for r in records
-            if r["kind"] == "block" and r["pair"] >= 0
-        ]
-        assert len(pairs) == len(set(pairs))
-    assert start(folder).wait() == 0
+        blocks = [r for r in records if r["kind"] == "block" and r["pair"] >= 0]
+        places = [(r["trial"], r["phase"], r["pair"], r["position"]) for r in blocks]
+        assert len(places) == len(set(places))
+        if session.exitcode == 0:  # it was done before
+            check_whole(folder)
+            shutil.rmtree(folder)
+        else:
+            killed += 1
+    last = start(folder)
+    last.join()
+    assert last.exitcode == 0
     check_whole(folder)
 
 
@@ -66,6 +62,6 @@ def check_whole(folder: Path) -> None:
     records, _ = read_records(folder / RECORDS)
     assert records[-1]["kind"] == "result"
     explored = [tuple(r["setting"].items()) for r in records if r["kind"] == "decision" and r["phase"] == "explore"]
-    assert len(explored) == len(set(explored)) == PLAN.choices
+    assert len(explored) == len(set(explored)) == search_worker.PLAN.choices
     outcome = next(r for r in reversed(records) if r["kind"] == "outcome")
     assert outcome["levels"][0]["use"] == {"plan": "cuda", "hw_queues": 4}

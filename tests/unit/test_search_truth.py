@@ -39,6 +39,7 @@ def answer(folder: Path, space: KnobSpace, effects: dict[str, dict[object, float
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # a busy machine takes its time
 def test_where_all_is_alike_sessions_recommend_nothing(tmp_path: Path) -> None:
     """The best of nine alike settings is nominated each time; fresh pairs turn it down."""
     found = [answer(tmp_path, SPACE, {}, seed) for seed in range(SESSIONS)]
@@ -47,6 +48,7 @@ def test_where_all_is_alike_sessions_recommend_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # a busy machine takes its time
 def test_a_gain_of_3_percent_is_found_and_named(tmp_path: Path) -> None:
     found = [answer(tmp_path, SPACE, {"plan": {"cuda": GAIN}}, 100 + seed) for seed in range(SESSIONS)]
     right = sum(use.get("plan") == "cuda" for use in found)
@@ -55,6 +57,7 @@ def test_a_gain_of_3_percent_is_found_and_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # a busy machine takes its time
 def test_offsets_of_processes_are_no_gain(tmp_path: Path) -> None:
     """Where arms need processes of their own, the luck of one process must not decide."""
     found = [answer(tmp_path, APART, {}, 200 + seed) for seed in range(SESSIONS)]

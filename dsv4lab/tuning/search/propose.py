@@ -72,15 +72,19 @@ class Proposer:
         return sum(not one.done and not self._claims.stale(one) for one in held)
 
     def finish(self, proposal: Proposal, decision: Decision) -> bool:
-        """Tell everybody what came of a proposal; False if another worker had taken the setting over."""
-        if not self._claims.finish(EXPLORE, proposal.setting):
+        """Tell everybody what came of a proposal; False if another worker had taken the setting over.
+
+        The claim holds the decision, so whoever sees that it is done sees what came of it too.
+        """
+        if not self._claims.finish(EXPLORE, proposal.setting, decision.to_json()):
             return False
         self._study_of(proposal.setting).end(proposal.number, decision)
         return True
 
     def decisions(self) -> list[Decision]:
         """What all workers have found so far."""
-        return [decision for study in self._studies for decision in study.decisions()]
+        found = [one.result for one in self._claims.all() if one.phase == EXPLORE and one.done]
+        return [Decision.from_json(data) for data in found if data is not None]
 
     def restore(self, decisions: Sequence[Decision]) -> None:
         """Bring what the session's records say into the study, if it does not know it."""
@@ -90,7 +94,9 @@ class Proposer:
             if one is None:
                 if self._claims.take(EXPLORE, decision.setting) is Taken.MINE:
                     self._study_of(decision.setting).put(decision, self._worker)
-                    self._claims.finish(EXPLORE, decision.setting)
+                    self._claims.finish(EXPLORE, decision.setting, decision.to_json())
+            elif one.done and one.worker == self._worker and one.number is not None:
+                self._study_of(decision.setting).settle(one.number, decision)
             elif self._claims.stale(one) and self._claims.take_over(one):
                 self.finish(self._again(one), decision)
 
@@ -143,7 +149,8 @@ class Proposer:
 
     def _neighbours(self, study: Study, left: Sequence[Setting]) -> list[Setting]:
         """What is left, the nearest to the best so far first; in the order of the forecasts where it is as near."""
-        found = [decision for decision in study.decisions() if decision.delta is not None]
+        measured = [decision for decision in self.decisions() if decision.delta is not None]
+        found = [decision for decision in measured if self._study_of(decision.setting) is study]
         if not found:
             return list(left)
         best = min(found, key=lambda decision: decision.delta or 0.0).setting

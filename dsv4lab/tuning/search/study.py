@@ -97,10 +97,12 @@ class Study:
         )
         self._study.add_trial(trial)
 
-    def decisions(self) -> list[Decision]:
-        """What all workers have found, in the order of their trials."""
-        found = [t.user_attrs.get(DECISION) for t in self._study.get_trials(deepcopy=False) if t.state.is_finished()]
-        return [Decision.from_json(data) for data in found if data is not None]
+    def settle(self, number: int, decision: Decision) -> None:
+        """Finish a trial of an earlier life, if that had no time to."""
+        if decision.ok:
+            self._study.tell(number, list(self._values(decision)), skip_if_finished=True)
+        else:
+            self.drop(number)
 
     def proposals(self) -> Iterator[Setting]:
         """What a tree of Parzen estimators proposes after the trials so far, each other than those before it.
