@@ -8,11 +8,15 @@ from dsv4lab import host
 from dsv4lab.backends.choose import backend_ops
 from dsv4lab.backends.weights import moved
 from dsv4lab.config.engine import EngineConfig
+from dsv4lab.config.model import ModelConfig
 from dsv4lab.errors import ConfigError, UnavailableError
 from dsv4lab.model.programs import Placement
 from dsv4lab.model.weights import Named
 from dsv4lab.overlap.device_api import DeviceApi
 from dsv4lab.overlap.device_torch import TorchDevice
+
+EXPERT_TILE = 64
+"""Of the expert kernels, in values."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -51,6 +55,18 @@ def _gpu(config: EngineConfig, device: torch.device) -> torch.device:
 
 def _choices(here: str) -> str:
     return "cpu" if here == "cpu" else f"cpu, {here} or {here}:N"
+
+
+def check_model(model: ModelConfig, place: Placement) -> None:
+    """Raise :class:`ConfigError` for a model whose experts are too narrow for the kernels of a GPU."""
+    if place.device.type == "cpu":
+        return
+    for name in ("hidden_size", "moe_intermediate_size"):
+        if getattr(model, name) % EXPERT_TILE:
+            raise ConfigError(
+                f"model {model.name}: {name} is {getattr(model, name)}: kernels of a GPU take multiples of "
+                f"{EXPERT_TILE}, which preset demo and the released models have"
+            )
 
 
 def device_api(place: Placement) -> DeviceApi | None:

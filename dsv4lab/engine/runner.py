@@ -12,7 +12,7 @@ from dsv4lab.backends.rows import PACKED_ROWS
 from dsv4lab.config.engine import EngineConfig
 from dsv4lab.config.model import ModelConfig
 from dsv4lab.engine.device_runs import DeviceRuns
-from dsv4lab.engine.placement import device_api, place_of, room_for, take_there
+from dsv4lab.engine.placement import check_model, device_api, place_of, room_for, take_there
 from dsv4lab.engine.selection import SelectionTap
 from dsv4lab.engine.snapshots import RequestSnapshot, restore, save
 from dsv4lab.engine.step import Resume
@@ -82,6 +82,7 @@ class Runner:
         self.model = model
         self.config = config
         self.place = place_of(config)
+        check_model(model, self.place)
         device = device or device_api(self.place)
         pool = plan_for_engine(model, config, room_for(tensors, self.place))
         self.geometry = pool.geometry

@@ -15,6 +15,7 @@ from dsv4lab.checkpoint.source import synthetic_weights
 from dsv4lab.config.engine import EngineConfig
 from dsv4lab.config.presets import preset
 from dsv4lab.engine.runner import Runner
+from dsv4lab.errors import ConfigError
 from dsv4lab.kv.metadata import BatchItem
 from dsv4lab.model.programs import Placement
 from tests.cpu.fake_device import FakeDevice
@@ -61,3 +62,13 @@ def test_forwards_and_captures_wait_for_nothing(rows: str, keys: str, monkeypatc
     assert len(kernels) > 15, kernels
     tensors = [v for launch in launches for v in launch.arguments.values() if isinstance(v, torch.Tensor)]
     assert {tensor.device for tensor in tensors} == {META}
+
+
+def test_a_model_that_the_kernels_do_not_take_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    place = Placement(triton_ops(), META, torch.bfloat16)
+    monkeypatch.setattr("dsv4lab.engine.runner.place_of", lambda config: place)
+    with pytest.raises(
+        ConfigError, match="model tiny: moe_intermediate_size is 32: kernels of a GPU take multiples of 64"
+    ):
+        Runner(preset("tiny"), {}, EngineConfig("tiny", device="cuda", dtype="bfloat16"), device=FakeDevice())
