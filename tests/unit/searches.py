@@ -31,9 +31,9 @@ EFFECT = additive({"plan": {"hip": HIP, "cuda": 0.03}, "env:QUEUES": SLOWER})
 QUIET = SimulatedNoise(sd=0.003)
 
 
-def simulated(folder: Path, *, seed: int = 1, plan_seed: int = 0, resume: bool = False, **fields: Any) -> Path:
+def simulated(folder: Path, *, seed: int = 1, resume: bool = False, exact: bool = True, **fields: Any) -> Path:
     """A finished session in ``folder``. ``fields`` are of :class:`SimulatedArms`; without any ``hip`` is faster."""
-    plan = SearchPlan(SPACE, GRID, EFFORT, seed=plan_seed)
+    plan = SearchPlan(SPACE, GRID, EFFORT, exact=exact)
     arms = SimulatedArms(SPACE, fields.pop("effect", EFFECT), fields.pop("noise", QUIET), seed=seed, **fields)
     run_search(plan, arms, folder, resume=resume)
     return folder

@@ -80,6 +80,14 @@ def test_other_outputs_are_told(tmp_path: Path) -> None:
     assert summary.headline(wrong).startswith("Use off, QUEUES=4: no other setting")
 
 
+def test_other_outputs_that_are_allowed_are_told_and_measured(tmp_path: Path) -> None:
+    seen = read_view(simulated(tmp_path / "s", exact=False, differs=lambda setting: setting.get("plan") == "hip"))
+    assert all(use.use == HIP_SETTING for use in seen.uses)
+    assert len(seen.gates) == 4
+    assert summary.gate_sentence(seen).startswith("Outputs differ in 4 comparisons: hip, QUEUES=4, concurrency 1")
+    assert "What failed or differed" in summary_page(seen)
+
+
 def test_the_published_table(view: SessionView) -> None:
     columns, rows = summary.published_table(view, view.uses)
     assert columns == PUBLISHED
