@@ -29,9 +29,9 @@ _EXPLAINED = {
     "fork_join_us": "a pair on two streams beyond its longer kernel, us",
     "graph_us": "fixed cost of a replay, us",
     "waiter_us": "each launch beside a blocked stream, us more",
-    "handoff_us": "from a signal to the thread that waited, us",
-    "slowdown": "of a reading from memory beside another",
-    "compute_slowdown": "of arithmetic in cache beside another",
+    "handoff_us": "signal to the thread that waits for it, us",
+    "slowdown": "reading memory beside another: times as long",
+    "compute_slowdown": "computing in cache beside another: times as long",
 }
 
 
