@@ -16,12 +16,13 @@ import pytest
 from dsv4lab.errors import EngineError, UsageError
 from dsv4lab.tuning.block import CRASHED, DIED_AT_START, HUNG, OUTPUTS_DIFFER, Measured
 from dsv4lab.tuning.knobs import LIVE, LOAD, PROCESS, Knob, KnobSpace, Setting
+from dsv4lab.tuning.reading import read_session
 from dsv4lab.tuning.search.forecast import Forecast
 from dsv4lab.tuning.search.outcome import NOTHING_BETTER, SearchResult
 from dsv4lab.tuning.search.plan import GRID, PARETO, TPE, Effort, SearchPlan
 from dsv4lab.tuning.search.session import run_search
 from dsv4lab.tuning.simulated_arms import SimulatedArms, SimulatedNoise, additive
-from dsv4lab.tuning.store import RECORDS, read_records
+from dsv4lab.tuning.store import RECORDS, StoreError, read_records
 
 SPACE = KnobSpace(
     (
@@ -257,6 +258,8 @@ def test_a_finished_session_measures_nothing_when_resumed(tmp_path: Path) -> Non
     again = search(folder, plan, arms, Told(EFFECTS), resume=True)
     assert arms.blocks == 0
     assert [level.to_json() for level in again.levels] == [level.to_json() for level in first.levels]
+    with pytest.raises(StoreError, match="a search session, no sweep"):
+        read_session(folder)
     with pytest.raises(UsageError, match="trials is 6 there and 7 now"):
         search(folder, replace(plan, trials=7), SimulatedArms(SMALL, EFFECTS, NOISE), resume=True)
 
