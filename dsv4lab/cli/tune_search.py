@@ -22,6 +22,7 @@ from dsv4lab.errors import EngineError, UsageError
 if TYPE_CHECKING:
     from dsv4lab.config.engine import EngineConfig
     from dsv4lab.tuning.arm_target import ArmTarget
+    from dsv4lab.tuning.engine_arms import EngineArms
     from dsv4lab.tuning.knobs import Knob, KnobSpace, KnobValue
     from dsv4lab.tuning.search.forecast import Prior
     from dsv4lab.tuning.search.outcome import SearchResult
@@ -39,10 +40,18 @@ def run_search_command(args: argparse.Namespace, folder: Path) -> int:
     from dsv4lab.tuning.search.session import run_search
 
     plan, target, prior = _asked(args, folder)
+    alike = None if is_server(args) else _engine(target).program_of
     try:
         with _shown(plan) as tell:
             result = run_search(
-                plan, target, folder, prior=prior, tell=tell, resume=args.resume, sharing=_sharing(args, plan, target)
+                plan,
+                target,
+                folder,
+                prior=prior,
+                alike=alike,
+                tell=tell,
+                resume=args.resume,
+                sharing=_sharing(args, plan, target),
             )
     except (KeyboardInterrupt, EngineError):
         note(f"what was measured so far is kept: the same command with --out {folder} --resume goes on")
@@ -53,6 +62,13 @@ def run_search_command(args: argparse.Namespace, folder: Path) -> int:
         _print(result)
         console().print(Text(f"report: {_report(folder)}"))
     return 0
+
+
+def _engine(target: ArmTarget) -> EngineArms:
+    from dsv4lab.tuning.engine_arms import EngineArms
+
+    assert isinstance(target, EngineArms)
+    return target
 
 
 def _report(folder: Path) -> Path:
@@ -161,8 +177,6 @@ def _config(args: argparse.Namespace) -> EngineConfig:
 def _engine_prior(
     args: argparse.Namespace, arms: ArmTarget, config: EngineConfig, plans: dict[str, OverlapSetting]
 ) -> Prior | None:
-    from dsv4lab.tuning.engine_arms import EngineArms
-
     if args.prior != AUTO:
         return _device_prior(args, plans)
     if config.device != "cpu" or config.world_size > 1 or config.intra_op_threads > 1:
@@ -171,8 +185,7 @@ def _engine_prior(
     from dsv4lab.predict.cpu_probe import probe_cpu
     from dsv4lab.tuning.priors import CpuPrior
 
-    assert isinstance(arms, EngineArms)
-    return CpuPrior(arms, probe_cpu, usable_cores())
+    return CpuPrior(_engine(arms), probe_cpu, usable_cores())
 
 
 def _device_prior(args: argparse.Namespace, plans: dict[str, OverlapSetting]) -> Prior | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from dsv4lab.engine.client import EngineClient
 from dsv4lab.engine.results import GenerateResult, Profile
 from dsv4lab.engine.settings import changed_by
 from dsv4lab.errors import EngineError, UsageError
+from dsv4lab.overlap.plan import is_auto, resolve_plan
+from dsv4lab.timeline.program import MAIN
 from dsv4lab.trace.export import export_run
 from dsv4lab.tuning.arm_target import ArmProfile, Outputs
 from dsv4lab.tuning.block import Measured
@@ -127,6 +129,23 @@ class EngineArms:
         if PLAN in setting.names:
             fields[PLAN] = self._plan(setting)
         return replace(config, **fields)
+
+    def program_of(self, setting: Setting) -> Hashable:
+        """Equal for settings that run the same programs on the same queues.
+
+        A plan folded onto no side stream is ``off``, and on the CPU device a program of one stream uses one queue
+        whatever their number.
+        """
+        config = self.config_of(setting)
+        plan = resolve_plan(config.plan)
+        if config.side_streams is not None:
+            plan = plan.fold(config.side_streams)
+        rest = setting.without((PLAN, SIDE_STREAMS, HW_QUEUES, QUEUE_POLICY))
+        if is_auto(plan):
+            return plan.name, config.side_streams, config.hw_queues, config.queue_policy, rest
+        if any(rule.stream != MAIN for rule in plan.rules):
+            return plan.rules, config.hw_queues, config.queue_policy, rest
+        return None if config.device == "cpu" else config.hw_queues, rest
 
     def prepare(self, setting: Setting, *, fresh: bool = False) -> int:
         """See :class:`ArmTarget`. Live knobs are put in force."""

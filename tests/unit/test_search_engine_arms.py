@@ -21,6 +21,7 @@ from dsv4lab.timeline.program import MAIN, ProgramOp, StreamProgram
 from dsv4lab.tuning.engine_arms import EngineArms, engine_knob
 from dsv4lab.tuning.knobs import KnobSpace, KnobValue, Setting
 from dsv4lab.tuning.priors import CpuPrior, DevicePrior
+from dsv4lab.tuning.search.forecast import Order
 from dsv4lab.tuning.trial import digest
 
 OPS = [
@@ -145,6 +146,25 @@ def test_plans_of_ones_own_go_by_their_names() -> None:
     bench = Bench(space(plan=("off", "mine")), plans={"mine": own})
     assert bench.arms.config_of(bench.point(plan="mine")).plan == own
     assert bench.arms.facts["plans"] == {"mine": own}
+
+
+def test_settings_that_come_to_the_same_are_tried_once() -> None:
+    knobs = {
+        "plan": ("off", "hip"),
+        "hw_queues": (1, 4),
+        "side_streams": (None, 0, 1),
+        "queue_policy": ("round_robin", "refcount"),
+    }
+    cpu, gpu = (Bench(space(**knobs), EngineConfig("tiny", device=device)) for device in ("cpu", "hip"))
+    on_cpu = Order(cpu.space, [], cpu.arms.program_of).of(Setting.of(concurrency=1, prompt_tokens=16, max_new_tokens=4))
+    assert len(on_cpu) == 2 * 2 * 2  # hip, its streams apart or together, by queues and policy; all else is off
+    assert all(s.get("plan") == "hip" and s.get("side_streams") != 0 for s in on_cpu)
+    on_gpu = Order(gpu.space, [], gpu.arms.program_of).of(Setting.of(concurrency=1, prompt_tokens=16, max_new_tokens=4))
+    assert [s.label for s in on_gpu if s.get("plan") == "off"] == [
+        "off, 4 queues, side streams as planned, round_robin, concurrency 1, 16 prompt tokens, 4 new tokens"
+    ]
+    auto = Bench(space(plan=("off", "auto")))
+    assert auto.arms.program_of(auto.point()) != auto.arms.program_of(auto.point(plan="auto"))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -43,24 +43,30 @@ class Prior(Protocol):
         ...
 
 
+Alike = Callable[[Setting], Hashable]
+"""A key that is equal for settings which a target cannot tell apart, so that one of them stands for all."""
+
+
 class Order:
     """Settings from the most to the least promising.
 
     Among settings of equal forecast (all of them, without a model) those that change fewer knobs of the baseline come
     first, then the order of the grid. What has no forecast comes where no change is predicted.
+
+    Of settings that come to the same by ``alike`` (equal keys), only the first is kept; none that is the baseline's.
     """
 
-    def __init__(self, space: KnobSpace, forecasts: Sequence[Forecast]) -> None:
+    def __init__(self, space: KnobSpace, forecasts: Sequence[Forecast], alike: Alike | None = None) -> None:
         self.space = space
         self.changes = {forecast.setting: forecast.change for forecast in forecasts}
         ranked = sorted(
             (s for s in space.grid() if s != space.baseline_for(s)),
             key=lambda s: (round(self.changes.get(s, 0.0), 6), changed_knobs(space, s)),
         )
-        self.settings = tuple(ranked)
-        self._all = frozenset(ranked)
+        self.settings = tuple(_different(space, ranked, alike or _itself))
+        self._all = frozenset(self.settings)
         self._by_load: dict[Setting, list[Setting]] = {}
-        for setting in ranked:
+        for setting in self.settings:
             self._by_load.setdefault(space.load_of(setting), []).append(setting)
 
     def of(self, load: Setting) -> Sequence[Setting]:
@@ -73,6 +79,19 @@ class Order:
     def forecast(self, setting: Setting) -> float | None:
         """The predicted change of ``setting``; None without a forecast."""
         return self.changes.get(setting)
+
+
+def _different(space: KnobSpace, ranked: Sequence[Setting], alike: Alike) -> Iterator[Setting]:
+    seen = {alike(space.join(space.baseline, load)) for load in space.strata()}
+    for setting in ranked:
+        key = alike(setting)
+        if key not in seen:
+            seen.add(key)
+            yield setting
+
+
+def _itself(setting: Setting) -> Hashable:
+    return setting
 
 
 def changed_knobs(space: KnobSpace, setting: Setting) -> int:

@@ -104,7 +104,8 @@ class Point:
 class SearchResult:
     """What a session found. ``front``: the settings, over all loads, that none beats in both TPOT and throughput.
 
-    ``trials`` counts the settings that all workers tried, ``own_trials`` those of this one.
+    ``choices`` counts the settings that differ from the baseline and from each other, ``trials`` those of them that all
+    workers tried, ``own_trials`` those of this one.
     """
 
     folder: Path
@@ -114,6 +115,7 @@ class SearchResult:
     levels: tuple[Level, ...]
     front: tuple[Point, ...]
     noise: MachineNoise | None
+    choices: int
     trials: int
     own_trials: int
 
@@ -130,7 +132,7 @@ class SearchResult:
             "noise": None if self.noise is None else self.noise.to_json(),
             "trials": self.trials,
             "own_trials": self.own_trials,
-            "choices": self.plan.choices,
+            "choices": self.choices,
         }
 
     def to_json(self) -> dict[str, Any]:

@@ -112,8 +112,9 @@ class Runner:
     def say(self, text: str) -> None:
         """Tell how far the session is."""
         self._text = text
-        total = self._plan.budget + len(self._plan.space.strata())
-        left = self._timer.left(self._plan.budget - len(self._explored()))
+        trials = min(self._plan.budget, len(self._order.settings))
+        total = trials + len(self._plan.space.strata())
+        left = self._timer.left(trials - len(self._explored()))
         self._tell(Progress(self._done, total, text, left))
 
     def _explored(self) -> list[Decision]:

@@ -19,7 +19,7 @@ from dsv4lab.tuning.block import EXPLORE
 from dsv4lab.tuning.profiles import record_profiles
 from dsv4lab.tuning.search import log as records
 from dsv4lab.tuning.search.duel import RUN_OFF_FACTOR
-from dsv4lab.tuning.search.forecast import Forecast, Order, Prior
+from dsv4lab.tuning.search.forecast import Alike, Forecast, Order, Prior
 from dsv4lab.tuning.search.log import SearchLog
 from dsv4lab.tuning.search.outcome import CONTENDERS, Level, SearchResult, measured_points, noise_of, pareto_front
 from dsv4lab.tuning.search.plan import SearchPlan
@@ -37,13 +37,15 @@ def run_search(
     folder: Path,
     *,
     prior: Prior | None = None,
+    alike: Alike | None = None,
     tell: Tell = lambda _progress: None,
     resume: bool = False,
     sharing: Sharing | None = None,
 ) -> SearchResult:
     """Run a session in ``folder`` (or what is left of it, with ``resume``) and write ``result.json`` there.
 
-    With ``sharing`` this is one worker of several; each has a folder of its own. ``target`` is closed at the end.
+    ``prior`` says where to begin; of settings that are ``alike`` one is tried. With ``sharing`` this is one worker of
+    several; each has a folder of its own. ``target`` is closed at the end.
     Raises :class:`dsv4lab.errors.UsageError` if ``folder`` holds another session, and
     :class:`dsv4lab.errors.EngineError` if the baseline cannot be measured.
     """
@@ -55,7 +57,7 @@ def run_search(
         with opened(folder, manifest.to_json()) as store:
             log = SearchLog.of(store.records, plan.space)
             log.worker = log.worker or _new_worker(store)
-            order = Order(plan.space, _forecasts(plan, prior, store, log, tell))
+            order = Order(plan.space, _forecasts(plan, prior, store, log, tell), alike)
             facts = {"name": target.name, **target.facts}
             with shared_by(plan, facts, folder, log.worker, sharing) as shared:
                 proposer = Proposer(plan, shared.studies, shared.claims, order, log.worker)
@@ -122,6 +124,7 @@ def _search(
         front=pareto_front(measured_points(plan.space, known)),
         noise=noise_of(plan.space, log.blocks),
         trials=len(known),
+        choices=len(order.settings),
         own_trials=sum(d.phase == EXPLORE for d in log.decisions.values()),
     )
 

@@ -67,7 +67,9 @@ def headline(space: KnobSpace, level: Level) -> str:
 
 def effort_text(result: SearchResult) -> str:
     """How much was tried, and what failed."""
-    tried = f"Tried {result.trials} of {result.plan.choices} settings beside the baseline"
+    tried = f"Tried {result.trials} of {result.choices} settings beside the baseline"
+    if result.plan.choices > result.choices:
+        tried += f" ({result.plan.choices - result.choices} more come to the same as one of these)"
     if result.own_trials != result.trials:
         tried += f", {result.own_trials} of them here"
     failed = [d for d in result.decisions if not d.ok and d.why]
