@@ -23,7 +23,7 @@ NESTED = {"streams", "queues", "rows", "devices"}
 def documented(repo_root: Path) -> dict[str, set[str]]:
     """Command to the backticked words of its cell in the README's table."""
     text = (repo_root / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `dsv4lab (\w+).*?` \| (.+`.+) \|$", text, flags=re.MULTILINE)
+    rows = re.findall(r"^\| `dsv4lab (\w+(?: --search)?).*?` \| (.+`.+) \|$", text, flags=re.MULTILINE)
     rows = [row for row in rows if "--help" not in row[1]]
     return {command: set(re.findall(r"`([a-z_0-9]+)`", cell)) for command, cell in rows}
 
@@ -43,7 +43,7 @@ def keys(found: dict[str, Any]) -> set[str]:
 
 
 def test_every_command_is_documented(documented: dict[str, set[str]]) -> None:
-    assert set(documented) == set(COMMANDS)
+    assert {words.split()[0] for words in documented} == set(COMMANDS)
 
 
 def test_run(documented: dict[str, set[str]], capsys: pytest.CaptureFixture[str]) -> None:
