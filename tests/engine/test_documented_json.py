@@ -23,8 +23,10 @@ NESTED = {"streams", "queues", "rows", "devices"}
 def documented(repo_root: Path) -> dict[str, set[str]]:
     """Command to the backticked words of its cell in the README's table."""
     text = (repo_root / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `dsv4lab (\w+(?: --search)?).*?` \| (.+`.+) \|$", text, flags=re.MULTILINE)
-    rows = [row for row in rows if "--help" not in row[1]]
+    rows = re.findall(r"^\| `dsv4lab (\w+)(.*?)` \| (.+`.+) \|$", text, flags=re.MULTILINE)
+    rows = [
+        (command + " --search" * ("--search" in line), cell) for command, line, cell in rows if "--help" not in cell
+    ]
     return {command: set(re.findall(r"`([a-z_0-9]+)`", cell)) for command, cell in rows}
 
 
