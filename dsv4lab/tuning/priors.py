@@ -9,7 +9,7 @@ from typing import Any
 
 from dsv4lab.config.engine import EngineConfig
 from dsv4lab.engine.settings import changed_by
-from dsv4lab.overlap.plan import OFF, OverlapPlan, resolve_plan
+from dsv4lab.overlap.plan import OFF, OverlapPlan, is_auto, resolve_plan
 from dsv4lab.predict.cpu_probe import CpuProbe
 from dsv4lab.predict.replan import Profiled, cpu_machine, profiled, replan
 from dsv4lab.predict.setting import Setting as Simulation
@@ -21,7 +21,8 @@ from dsv4lab.tuning.engine_arms import HW_QUEUES, PLAN, QUEUE_POLICY, SIDE_STREA
 from dsv4lab.tuning.knobs import CONCURRENCY, ENV_PREFIX, PROMPT_TOKENS, KnobSpace, Setting
 from dsv4lab.tuning.search.forecast import Forecast
 
-Cost = Callable[[Setting], float]
+Cost = Callable[[Setting], float | None]
+"""Time of a setting; None for one that the model cannot foresee: what plan ``auto`` picks depends on measurements."""
 
 _HOLDS_NO_WEIGHTS = "tiny"
 """Model of a configuration that is only asked what variables mean."""
@@ -55,8 +56,10 @@ class CpuPrior:
             space, load, lambda setting: self._wall(base, probe, self._arms.config_of(setting), walls)
         )
 
-    def _wall(self, base: Profiled, probe: CpuProbe, config: EngineConfig, walls: dict[Hashable, int]) -> float:
+    def _wall(self, base: Profiled, probe: CpuProbe, config: EngineConfig, walls: dict[Hashable, int]) -> float | None:
         plan = resolve_plan(config.plan)
+        if is_auto(plan):
+            return None
         if config.side_streams is not None:
             plan = plan.fold(config.side_streams)
         key = (plan.rules, config.hw_queues, config.queue_policy) if _overlaps(plan) else None
@@ -118,9 +121,11 @@ class DevicePrior:
         after = changed_by(changes, EngineConfig(_HOLDS_NO_WEIGHTS, device=kind, plan=plan, hw_queues=queues))
         return {"plan": resolve_plan(after.plan), "hw_queues": after.hw_queues}
 
-    def _tpot_ms(self, setting: Setting, known: dict[Simulation, float]) -> float:
+    def _tpot_ms(self, setting: Setting, known: dict[Simulation, float]) -> float | None:
         """Settings that come to the same are simulated once: folded plans, and one queue where nothing overlaps."""
         asked = self.simulation(setting)
+        if is_auto(asked.plan):
+            return None
         plan = OverlapPlan("", asked.shown_plan.rules)
         asked = replace(asked, plan=plan, side_streams=None)
         if not _overlaps(plan):
@@ -133,10 +138,13 @@ class DevicePrior:
 def _forecasts(space: KnobSpace, load: Setting, cost: Cost, *, told: bool = False) -> Iterator[Forecast]:
     """Forecasts under one load by a ``cost`` in time; ``told`` says that it is TPOT in milliseconds."""
     baseline = cost(space.join(space.baseline, load))
+    if baseline is None:
+        return
     for tuned in space.candidates():
         setting = space.join(tuned, load)
         own = cost(setting)
-        yield Forecast(setting, own / baseline - 1.0, own if told else None)
+        if own is not None:
+            yield Forecast(setting, own / baseline - 1.0, own if told else None)
 
 
 def _overlaps(plan: OverlapPlan) -> bool:

@@ -198,10 +198,11 @@ def test_what_the_cpu_has_not_and_what_would_not_be_fair() -> None:
 
 
 def test_the_queue_model_forecasts_from_a_profile_of_the_baseline() -> None:
-    bench = Bench(space(plan=("off", "hip"), hw_queues=(1, 2), side_streams=(None, 0)))
+    bench = Bench(space(plan=("off", "hip", "auto"), hw_queues=(1, 2), side_streams=(None, 0)))
     probe = CpuProbe(handoff_us=5.0, slowdown=1.0)
     found = {f.setting: f.change for f in CpuPrior(bench.arms, lambda: probe, cores=2).forecasts(bench.space)}
-    assert len(found) == bench.space.size
+    assert {setting.get("plan") for setting in found} == {"off", "hip"}  # auto decides by what it measures
+    assert len(found) == bench.space.size * 2 // 3
     same = [bench.point(), bench.point(hw_queues=2), bench.point(plan="hip", hw_queues=2, side_streams=0)]
     assert [found[setting] for setting in same] == pytest.approx([0.0, 0.0, 0.0])
     hidden = 500.0 / sum(US)  # the compressor's ops run beside the others
