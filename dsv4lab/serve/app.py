@@ -189,8 +189,7 @@ class Server:
             self._check_key(request)
             response = await handler(request)
         except ConnectionResetError:  # the client is gone, or was cut off
-            self._count(request, 499)
-            raise
+            response = web.Response(status=499)  # nobody gets it; what is raised here would be logged as a failure
         except web.HTTPException as error:
             problem = Problem(error.status, f"{request.method} {request.path}: {error.reason}")
             response = _json(problem.body(), error.status)
