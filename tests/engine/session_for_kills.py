@@ -45,7 +45,7 @@ def of_engine(_folder: Path) -> tuple[KnobSpace, ArmTarget]:
 def main() -> None:
     kind, folder = sys.argv[1], Path(sys.argv[2])
     space, target = {"server": of_server, "engine": of_engine}[kind](folder)
-    plan = SearchPlan(space, GRID, Effort(explore_pairs=2, confirm_pairs=2))
+    plan = SearchPlan(space, GRID, Effort(explore_pairs=2, confirm_pairs=2, burst=1))
     run_search(plan, target, folder, resume=(folder / MANIFEST).exists())
 
 

@@ -109,19 +109,22 @@ def test_what_goes_wrong_while_it_starts(arms: Open) -> None:
         missing.prepare(how("right"))
 
 
-def test_what_goes_wrong_under_load(arms: Open) -> None:
-    target = arms(warmup=0, silence_s=0.5)
-    for name, outcome, says in (
-        ("crashes", CRASHED, "a planted crash"),
-        ("breaks off", FAILED, "the stream broke off"),
-        ("hangs", HUNG, "nothing came for 0.5 s"),
-    ):
-        target.prepare(how(name))
-        measured = target.measure(how(name), seed=0)
-        assert measured.outcome == outcome
-        assert says in (measured.why or "")
-        assert "started with ['right']" in (measured.why or "")
-        assert not target._lives
+@pytest.mark.parametrize(
+    ("name", "outcome", "says", "silence_s"),
+    [
+        ("crashes", CRASHED, "a planted crash", 60.0),
+        ("breaks off", FAILED, "the stream broke off", 60.0),
+        ("hangs", HUNG, "nothing came for 0.5 s", 0.5),
+    ],
+)
+def test_what_goes_wrong_under_load(arms: Open, name: str, outcome: str, says: str, silence_s: float) -> None:
+    target = arms(warmup=0, silence_s=silence_s)
+    target.prepare(how(name))
+    measured = target.measure(how(name), seed=0)
+    assert measured.outcome == outcome
+    assert says in (measured.why or "")
+    assert "started with ['right']" in (measured.why or "")
+    assert not target._lives
 
 
 def test_profiles(arms: Open, tmp_path: Path) -> None:

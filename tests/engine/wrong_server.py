@@ -20,7 +20,7 @@ PORT = int(sys.argv[1])
 HOW = os.environ.get("HOW") or (sys.argv[2] if len(sys.argv) > 2 else "right")
 TRACE = Path(__file__).parents[2] / "traces" / "rocm_mi300x_sglang_decode_hipgraph.pt.trace.json.gz"
 FOREVER = threading.Event()
-TOKEN_S = 0.01
+TOKEN_S = 0.02
 
 
 class Handler(BaseHTTPRequestHandler):
