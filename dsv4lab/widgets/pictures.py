@@ -26,7 +26,7 @@ from dsv4lab.widgets.board import Board
 from dsv4lab.widgets.feed import last_forwards
 
 SHOWN_ROWS = 300
-SLOW_PERIOD_S = 0.14  # of pictures that take long to make and to read: a forward's bars change faster
+LANES_PERIOD_S = 0.4  # the timeline takes longest to draw, and to read
 MOST_RECTANGLES = 1500
 LATELY = 64
 RIBBON, QUEUES, BUSY, LANES, POOL, ACCEPTED = "ribbon", "queues", "busy", "lanes", "pool", "accepted"
@@ -49,7 +49,7 @@ class Pictures:
 
     def __init__(self, theme: str, *, speculates: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._slow_at = float("-inf")
+        self._lanes_at = float("-inf")
         self.speculates = speculates
         last = [(ACCEPTED, False), (POOL, False)] if speculates else [(POOL, True)]
         self.board = Board((*_CELLS, *last), theme)
@@ -61,7 +61,7 @@ class Pictures:
     def clear(self) -> None:
         """Forget what was drawn, but for what is pinned."""
         self.summary = self.tpot_ms = None
-        self._slow_at = float("-inf")
+        self._lanes_at = float("-inf")
         sheets = {RIBBON: tpot_ribbon_sheet([]), **{n: empty_sheet(t, _IDLE) for n, t in _TITLES.items()}}
         self.board.show(sheets | ({ACCEPTED: acceptance_sheet((), 0.0, 0)} if self.speculates else {}))
 
@@ -70,16 +70,14 @@ class Pictures:
 
         ``label`` names the settings in force.
         """
-        slow = self._clock() - self._slow_at >= SLOW_PERIOD_S
-        sheets: dict[str, Sheet] = {}
-        if slow:
-            self._slow_at = self._clock()
-            sheets[RIBBON] = tpot_ribbon_sheet(steps)
+        sheets: dict[str, Sheet] = {RIBBON: tpot_ribbon_sheet(steps)}
         lately = [s.dur_ns for s in steps[-LATELY:] if s.mode == "decode"]
         self.tpot_ms = statistics.median(lately) / 1e6 if lately else None
         if latest is not None:
             shown = last_forwards(latest, SHOWN_ROWS)
-            sheets |= self._run_sheets(shown, len(np.unique(shown.step)), label, lanes=slow)
+            lanes = self._clock() - self._lanes_at >= LANES_PERIOD_S
+            self._lanes_at = self._clock() if lanes else self._lanes_at
+            sheets |= self._run_sheets(shown, len(np.unique(shown.step)), label, lanes=lanes)
         self.board.show(sheets)
 
     def show_simulated(self, timeline: Timeline, points: Sequence[Predicted], label: str) -> None:

@@ -27,7 +27,7 @@ class Bench:
             pass
 
     def redraw(self) -> None:
-        self.lab._pump._drawn_at = self.lab.engine._pool_at = self.lab.pictures._slow_at = float("-inf")
+        self.lab._pump._drawn_at = self.lab.engine._pool_at = self.lab.pictures._lanes_at = float("-inf")
         self.lab._pump.touch()
         self.run()
 

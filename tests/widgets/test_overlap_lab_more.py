@@ -41,7 +41,7 @@ class Bench:
 
     def redraw(self, *, rest: bool = False) -> None:
         pump = self.lab._pump
-        pump._drawn_at = self.lab.engine._pool_at = self.lab.pictures._slow_at = float("-inf")
+        pump._drawn_at = self.lab.engine._pool_at = self.lab.pictures._lanes_at = float("-inf")
         pump.touch()
         self.run()
         if rest and pump._later is not None:
