@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -115,13 +116,8 @@ def questions_needed(discordance: float, difference: float, alpha: float = ALPHA
         low //= 2
     while power_of(high, discordance, difference, alpha) < power:
         high *= 2
-    while low < high:
-        middle = (low + high) // 2
-        if power_of(middle, discordance, difference, alpha) < power:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    sizes = range(low, high)
+    return low + bisect_left(sizes, True, key=lambda n: power_of(n, discordance, difference, alpha) >= power)
 
 
 def detectable(questions: int, discordance: float, alpha: float = ALPHA, power: float = POWER) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 
 from scipy.special import nctdtr, stdtrit
 
@@ -50,13 +51,7 @@ def pairs_needed(sd: float, delta: float, alpha: float = ALPHA, power: float = P
             raise UsageError(
                 f"a difference of {100 * delta:g} % takes more than {MAX_PAIRS} pairs at a noise of {sd:g}"
             )
-    while low < high:
-        middle = (low + high) // 2
-        if power_of(sd, delta, middle, alpha) < power:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return low + bisect_left(range(low, high), True, key=lambda pairs: power_of(sd, delta, pairs, alpha) >= power)
 
 
 def detectable(sd: float, pairs: int, alpha: float = ALPHA, power: float = POWER) -> float | None:
