@@ -54,8 +54,9 @@ def test_a_search_checks_measures_and_answers(capsys: pytest.CaptureFixture[str]
     for block in blocks:
         by_pair.setdefault((block["trial"], block["phase"], block["pair"]), set()).add(block["tokens"])
     assert all(len(tokens) == 1 for tokens in by_pair.values())  # both arms, bit for bit
-    (profile,) = of_kind(folder, "profile")
-    assert len(load_trace(folder / profile["trace"])) > 0
+    profiles = of_kind(folder, "profile")
+    assert [p["setting"] for p in profiles] == [level["baseline"], *filter(None, [level["candidate"]])]
+    assert all(len(load_trace(folder / p["trace"])) > 0 for p in profiles)
     again = tune_json(capsys, *SMALL, *words, "--resume")
     assert again["levels"] == got["levels"]
     assert len([block for block in of_kind(folder, "block") if block["pair"] >= 0]) == len(blocks)
