@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Error, Locator, Page
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = float(os.environ.get("DSV4LAB_BROWSER_PATIENCE_S", "120"))
@@ -102,11 +102,16 @@ class NotebookPage:
     def __init__(self, page: Page, url: str) -> None:
         self.page = page
         self.problems: list[str] = []
-        page.on("pageerror", lambda error: self.problems.append(str(error)))
+        page.on("pageerror", self._problem)
         page.set_default_timeout(PATIENCE_MS)
         page.goto(url)
         page.wait_for_function("window.jupyterapp && document.querySelector('.jp-Notebook')", timeout=PATIENCE_MS)
         self.wait_for_kernel()
+
+    def _problem(self, error: Error) -> None:
+        """Keep errors of our modules, which are loaded from blobs; those of JupyterLab alone are not ours."""
+        if "blob:" in (error.stack or "blob:"):
+            self.problems.append(str(error))
 
     def wait_for_kernel(self) -> None:
         """Wait until the kernel is there and idle."""

@@ -48,7 +48,7 @@ def test_a_load_gives_the_engines_tokens_and_counts_them(served: Site, engine: E
         assert record.error is None
         assert (record.prompt_tokens, record.tokens, record.finish_reason) == (len(prompt), new, "length")
         assert list(record.token_ids) == engine.generate([prompt], max_new_tokens=new).tokens[0]
-        assert 1 <= len(record.chunks_ns) <= new
+        assert 1 <= len(record.chunks_ns) <= new + 1  # the last may hold only text that was held back
         times = (record.sent_ns, *record.chunks_ns, record.ended_ns)
         assert list(times) == sorted(times)
     events = sorted([(r.sent_ns, 1) for r in records] + [(r.ended_ns, -1) for r in records])
