@@ -20,8 +20,8 @@ def decode_scale(scale: torch.Tensor, name: str) -> torch.Tensor:
         exponents = scale.view(torch.uint8)
         if bool((exponents == _E8M0_NAN).any()):
             raise CheckpointError(f"{name}: holds an e8m0 scale of 255, which is not a number")
-        powers = torch.tensor([2.0 ** (code - _E8M0_BIAS) for code in range(_E8M0_NAN)], device=scale.device)
-        return powers[exponents.to(torch.int64)]
+        powers = [2.0 ** (code - _E8M0_BIAS) for code in range(_E8M0_NAN)]
+        return torch.tensor(powers, dtype=torch.float32, device=scale.device)[exponents.to(torch.int64)]
     if scale.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise CheckpointError(f"{name}: scales are stored as {scale.dtype}, expected e8m0 or a float type")
     values = scale.float()
@@ -38,7 +38,8 @@ def decode_fp8(weight: torch.Tensor, scale: torch.Tensor, name: str) -> torch.Te
 def decode_fp4(packed: torch.Tensor, scale: torch.Tensor, name: str) -> torch.Tensor:
     """Packed e2m1 bytes ``[rows, columns / 2]``, low nibble first, times the scale of each block, fp32."""
     codes = packed.view(torch.uint8)
-    table = torch.tensor(_E2M1 + tuple(-value for value in _E2M1), device=codes.device)
+    values = _E2M1 + tuple(-value for value in _E2M1)
+    table = torch.tensor(values, dtype=torch.float32, device=codes.device)
     pairs = torch.stack((codes & 0xF, codes >> 4), dim=-1).flatten(-2)
     return table[pairs.to(torch.int64)] * spread(decode_scale(scale, name), pairs.shape, name)
 

@@ -159,6 +159,11 @@ class EngineConfig:
         """Ranks in all, each a process."""
         return self.tp_size * self.dp_size
 
+    @property
+    def times_plans(self) -> bool:
+        """Whether a GPU can time plans against each other, as plan ``auto`` does: with graphs, on one rank."""
+        return self.graphs and self.world_size == 1
+
     def _check_ranks(self) -> None:
         for name in ("tp_size", "dp_size", "ep_size"):
             checks.integer(_SOURCE, name, getattr(self, name), 1, MAX_RANKS)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +83,7 @@ class DeviceRuns:
         self._forks = api.kind != "hip" if config.eager_fork is None else config.eager_fork
         most = min(config.max_running_requests, config.graph_max_bs or config.max_running_requests)
         self._buckets = batch_buckets(most, config.graph_buckets) if config.graphs else ()
-        self._inputs: OrderedDict[GraphShape, _Inputs] = OrderedDict()
+        self._inputs: dict[GraphShape, _Inputs] = {}
         self._now: GraphShape | None = None
         self._asked = (0, 0)
 
@@ -117,16 +116,22 @@ class DeviceRuns:
             plan = self._automatic(of, auto_side_streams(plan))
         return self.graphs.launch(self._captured(of, tapped(self._programs.compiled(shape, plan))))
 
-    def step_us(self, plan: OverlapPlan, replays: int) -> float:
-        """Microseconds of one of ``replays`` replays in a row of what :meth:`prepare` has set, under ``plan``.
+    def turns_us(self, plans: Sequence[OverlapPlan], rounds: int, replays: int) -> list[list[float]]:
+        """Microseconds ``[plan][round]`` of one of ``replays`` replays in a row of what :meth:`prepare` has set.
 
+        In a round all plans take turns, the order shifted by one from round to round.
         Raises :class:`EngineError` for a forward that is no graph.
         """
-        if self._now is None:
+        if (of := self._now) is None:
             raise EngineError("a forward without a graph has no replays to time")
-        compiled = self._programs.compiled(self._now.shape, plan)
+        us: list[list[float]] = [[] for _ in plans]
         with torch.inference_mode():
-            return self.graphs.time_us(self._captured(self._now, compiled), replays)
+            captured = [self._captured(of, self._programs.compiled(of.shape, plan)) for plan in plans]
+            for start in range(rounds):
+                for place in range(len(plans)):
+                    at = (start + place) % len(plans)
+                    us[at].append(self.graphs.time_us(captured[at], replays))
+        return us
 
     def asked(self, shape: Shape) -> tuple[int, int]:
         """Flat tokens, and rows of logits, of the forward that :meth:`prepare` set; behind them is padding."""
@@ -186,17 +191,10 @@ class DeviceRuns:
 
     def _measure(self, of: GraphShape, plans: list[OverlapPlan]) -> Choice:
         """Replay all candidates in turn on the inputs that are set: a forward run twice leaves what one leaves."""
-        programs = [self._programs.compiled(of.shape, plan) for plan in plans]
-        captured = [self._captured(of, compiled) for compiled in programs]
-        us: list[list[float]] = [[] for _ in plans]
-        for start in range(ROUNDS):
-            for place in range(len(plans)):
-                at = (start + place) % len(plans)
-                us[at].append(self.graphs.time_us(captured[at], REPLAYS))
-        choice = choose(plans, us)
-        for plan, compiled in zip(plans, programs, strict=True):
+        choice = choose(plans, self.turns_us(plans, ROUNDS, REPLAYS))
+        for plan in plans:
             if plan not in (OFF, choice.plan):
-                self.graphs.drop((of, compiled))
+                self.graphs.drop((of, self._programs.compiled(of.shape, plan)))
         return choice
 
     def _distinct(self, of: GraphShape, plans: tuple[OverlapPlan, ...]) -> list[OverlapPlan]:
@@ -208,12 +206,10 @@ class DeviceRuns:
         return list(found.values())
 
     def _trim(self) -> None:
-        """Forget the inputs that were used least recently, with all graphs: they read them."""
+        """Where there are too many inputs, forget all but those that are set, and all graphs, which read them."""
         if len(self._inputs) > MAX_INPUTS:
             self.graphs.clear()
-            kept = self._now
-            for of in [of for of in self._inputs if of != kept]:
-                del self._inputs[of]
+            self._inputs = {of: inputs for of, inputs in self._inputs.items() if of == self._now}
 
 
 def _power_of_two(n: int) -> int:

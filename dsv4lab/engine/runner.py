@@ -142,7 +142,7 @@ class Runner:
 
         """
         resolved = resolve_plan(plan)
-        if is_auto(resolved) and (self.gpu is None or not self.config.graphs or self.config.world_size > 1):
+        if is_auto(resolved) and (self.gpu is None or not self.config.times_plans):
             raise PlanError("plan auto measures graphs on one GPU; here it takes the name of a preset, or a plan")
         resolved.check(self._op_names())
         self._plan = resolved

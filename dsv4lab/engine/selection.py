@@ -24,20 +24,21 @@ class SelectionTap:
         self.layer = layer
         self._arena = arena
         self._chose = False
-        self._tapped: weakref.WeakKeyDictionary[CompiledProgram, CompiledProgram] = weakref.WeakKeyDictionary()
+        self._tapped: weakref.WeakKeyDictionary[CompiledProgram, tuple[CompiledProgram, bool]]
+        self._tapped = weakref.WeakKeyDictionary()
 
     def into(self, compiled: CompiledProgram) -> CompiledProgram:
         """``compiled`` with the copy; the same program, so the same streams, waits and times."""
-        tapped = self._tapped.get(compiled)
-        chooses = [op.layer == self.layer and BUFFER in op.writes for op in compiled.program.ops]
-        self._chose = any(chooses)
-        if tapped is None:
+        found = self._tapped.get(compiled)
+        if found is None:
             tokens = compiled.program.tokens
+            chooses = [op.layer == self.layer and BUFFER in op.writes for op in compiled.program.ops]
             run = tuple(
                 self._copying(function, tokens) if here else function
                 for here, function in zip(chooses, compiled.run, strict=True)
             )
-            tapped = self._tapped[compiled] = CompiledProgram(compiled.program, run)
+            found = self._tapped[compiled] = CompiledProgram(compiled.program, run), any(chooses)
+        tapped, self._chose = found
         return tapped
 
     def take(self, tokens: int) -> torch.Tensor | None:

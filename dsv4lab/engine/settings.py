@@ -41,14 +41,14 @@ def plan_of(settings: ResolvedSettings, config: EngineConfig) -> OverlapSetting:
 
     ``auto`` that nobody named is ``off`` where ``config`` leaves nothing to measure: without graphs, on several ranks.
     """
-    plan = resolve_plan(settings.plan.value)
-    if is_auto(plan) and settings.plan.origin == DEFAULT and not (config.graphs and config.world_size == 1):
+    asked = plan = resolve_plan(settings.plan.value)
+    if is_auto(asked) and settings.plan.origin == DEFAULT and not config.times_plans:
         return OFF.name
     if settings.moe_overlap.value:
         plan = with_moe(plan)
     if settings.token_gate.value is not None:
         plan = plan.gated(settings.token_gate.value)
-    return settings.plan.value if plan == resolve_plan(settings.plan.value) else plan.to_json()
+    return settings.plan.value if plan == asked else plan.to_json()
 
 
 def changed_by(changes: Mapping[str, str | None], config: EngineConfig) -> EngineConfig:

@@ -78,10 +78,8 @@ class OverlapPlan:
 
         The presets' own gate gives way, whichever is wider.
         """
-        own = (CUDA_TOKEN_GATE, None)
-        rules = [r for r in self.rules if r.min_tokens <= tokens]
-        tops = [tokens if r.max_tokens in own else min(tokens, r.max_tokens or tokens) for r in rules]
-        return OverlapPlan(self.name, tuple(replace(r, max_tokens=top) for r, top in zip(rules, tops, strict=True)))
+        inside = (r for r in self.rules if r.min_tokens <= tokens)
+        return OverlapPlan(self.name, tuple(replace(r, max_tokens=_gate(r.max_tokens, tokens)) for r in inside))
 
     def check(self, names: Iterable[str]) -> None:
         """Raise ``PlanError`` if a rule's pattern matches none of the op ``names``."""
@@ -109,6 +107,10 @@ def _fold(stream: str, side_streams: int) -> str:
     if stream == MAIN or side_streams == 0:
         return MAIN
     return f"side{int(stream.removeprefix('side')) % side_streams}"
+
+
+def _gate(own: int | None, tokens: int) -> int:
+    return tokens if own is None or own == CUDA_TOKEN_GATE else min(own, tokens)
 
 
 def plan_from_json(data: Mapping[str, Any]) -> OverlapPlan:

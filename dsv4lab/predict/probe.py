@@ -11,6 +11,7 @@ from itertools import combinations
 from typing import Any
 
 from dsv4lab.predict.cpu_probe import CpuProbe
+from dsv4lab.predict.setting import GPUS
 
 SCHEMA = 1
 TINY_US, SPIN_US = 1.0, 200.0
@@ -97,11 +98,10 @@ def probe(
     measure: Measure, side_streams: int, runtime: str | None = None, hw_queues: int | None = None
 ) -> tuple[list[dict[str, Any]], Found]:
     """Measure all of it on ``side_streams`` side streams, at least one: rows of a probe's file, and what they say."""
-    us: dict[str, float] = {}
     rows: list[dict[str, Any]] = []
 
     def take(document: dict[str, Any], *, keep: bool = True) -> float:
-        found = us[document["name"]] = measure(document, "gpu")
+        found = measure(document, "gpu")
         if keep:
             row = {"name": document["name"], "program": document, "measured_us": found, "clock": "gpu"}
             rows.append(
@@ -168,8 +168,7 @@ def cpu_rows(found: CpuProbe, hops: int = 64) -> list[dict[str, Any]]:
 
 def model_device(gpu: str) -> str | None:
     """The queue model's device for a GPU of this name."""
-    names = {"H200": "h200", "MI355X": "mi355x", "MI300X": "mi300x"}
-    return next((device for part, device in names.items() if part in gpu.upper()), None)
+    return next((device for device in GPUS if device in gpu.lower()), None)
 
 
 def ordering_edges(maps: str, read: Callable[[str], bytes]) -> tuple[str, bool] | None:

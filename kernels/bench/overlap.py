@@ -13,26 +13,27 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import math
 import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
+from run import machine_facts, smi
 
 from dsv4lab.checkpoint.source import synthetic_weights
 from dsv4lab.config.engine import EngineConfig
 from dsv4lab.config.model import ModelConfig
-from dsv4lab.config.presets import preset
+from dsv4lab.config.presets import first_layers, preset
 from dsv4lab.engine.auto_plan import choose
 from dsv4lab.engine.device_runs import DeviceRuns
 from dsv4lab.engine.runner import Runner
@@ -41,6 +42,7 @@ from dsv4lab.overlap.plan import OFF, OverlapPlan, resolve_plan
 from dsv4lab.overlap.recording import replay_lanes
 from dsv4lab.overlap.spin import SpinBench
 from dsv4lab.predict.probe import model_device, probe, probe_file
+from dsv4lab.tuning.stats import difference, median, percentile
 
 PLANS = ("off", "hip", "cuda", "moe", "cuda+moe")
 PAGE = 256
@@ -68,14 +70,7 @@ def main() -> int:
 def model_of(shape: str, layers: int) -> ModelConfig:
     """The first ``layers`` layers of a released model, or one rank's share of them."""
     whole = preset(shape.partition("-")[0])
-    cut = replace(
-        whole,
-        name=shape,
-        compress_ratios=whole.compress_ratios[:layers],
-        num_hash_layers=min(layers, whole.num_hash_layers),
-        mtp_layers=0,
-        dspark=None,
-    )
+    cut = replace(first_layers(whole, layers), name=shape, mtp_layers=0, dspark=None)
     if not shape.endswith("-tp8"):
         return cut
     return replace(
@@ -218,17 +213,13 @@ class Bench:
         return 0 if self.dry else int(torch.cuda.memory_allocated())
 
     def time_plans(self, n: int) -> dict[str, Any]:
-        """Every plan in turn, the order shifted by one each round; ratios to `off` within a round.
+        """Every plan in turn; ratios to `off` within a round.
 
         ``us`` is a step of several in a row; ``single_us`` one alone, with the host's launch.
         """
         plans = [p for p in map(resolve_plan, PLANS) if p == OFF or self.differs(n, p)]
         launches = [self.launcher(n, plan) for plan in plans]
-        us: list[list[float]] = [[] for _ in plans]
-        for start in range(self.args.rounds):
-            for place in range(len(plans)):
-                at = (start + place) % len(plans)
-                us[at].append(self.gpu.step_us(plans[at], self.args.in_a_row))
+        us = self.gpu.turns_us(plans, self.args.rounds, self.args.in_a_row)
         rows = {plan.name: timing(times, us[0]) for plan, times in zip(plans, us, strict=True)}
         for plan, launch in zip(plans, launches, strict=True):
             program = self.program(n, plan)
@@ -303,14 +294,11 @@ class Bench:
 
 
 def timing(us: Sequence[float], off: Sequence[float]) -> dict[str, Any]:
-    """Median, and the relative difference to `off` with the middle 95 % of a bootstrap of the rounds."""
-    ratios = [mine / other - 1 for mine, other in zip(us, off, strict=True)]
-    generator = torch.Generator().manual_seed(0)
-    picks = torch.randint(len(ratios), (2000, len(ratios)), generator=generator)
-    medians = torch.tensor(ratios, dtype=torch.float64)[picks].median(1).values.sort().values
+    """Median, and the relative difference to `off` over the rounds, with its interval."""
+    found = difference([math.log(mine / other) for mine, other in zip(us, off, strict=True)])
     return {
-        "us": statistics.median(us), "us_p10": sorted(us)[len(us) // 10], "us_p90": sorted(us)[-1 - len(us) // 10],
-        "delta": statistics.median(ratios), "low": medians[50].item(), "high": medians[-51].item(), "rounds": len(us),
+        "us": median(us), "us_p10": percentile(us, 10), "us_p90": percentile(us, 90),
+        "delta": found.delta, "low": found.low, "high": found.high, "rounds": found.pairs,
     }  # fmt: skip
 
 
@@ -333,19 +321,10 @@ def fill(runner: Runner) -> None:
 
 def machine() -> dict[str, Any]:
     """What the figures come from."""
-    facts = {
-        "python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda,
-        "hip": torch.version.hip, "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }  # fmt: skip
+    python = {"python": platform.python_version(), "torch": torch.__version__}
     if not torch.cuda.is_available():
-        return facts
-    facts["gpu"] = torch.cuda.get_device_name()
-    query = ["nvidia-smi", "--query-gpu=driver_version,clocks.sm,clocks.mem,power.limit", "--format=csv,noheader"]
-    try:
-        facts["nvidia_smi"] = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError) as error:
-        facts["nvidia_smi"] = str(error)
-    return facts
+        return python
+    return {**python, **machine_facts(), "clocks_and_limit": smi("clocks.sm,clocks.mem,power.limit")}
 
 
 def dry_weights(model: ModelConfig) -> Any:

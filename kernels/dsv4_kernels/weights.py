@@ -14,16 +14,9 @@ from dsv4_kernels.formats import FP4_GROUP, FP8_GROUP, dequantise_e2m1, dequanti
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fp8Weight:
-    """e4m3 ``codes [..., N, K]`` with an e8m0 byte per 128 × 128, ``scales`` uint8 ``[..., N / 128, K / 128]``."""
-
+class _Scaled:
     codes: torch.Tensor
     scales: torch.Tensor
-
-    @property
-    def shape(self) -> torch.Size:
-        """``[..., N, K]``."""
-        return self.codes.shape
 
     @property
     def device(self) -> torch.device:
@@ -34,6 +27,16 @@ class Fp8Weight:
     def nbytes(self) -> int:
         """Bytes of codes and scales."""
         return self.codes.nbytes + self.scales.nbytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fp8Weight(_Scaled):
+    """e4m3 ``codes [..., N, K]`` with an e8m0 byte per 128 × 128, ``scales`` uint8 ``[..., N / 128, K / 128]``."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """``[..., N, K]``."""
+        return self.codes.shape
 
     def decoded(self, dtype: torch.dtype) -> torch.Tensor:
         """The values, dense."""
@@ -41,26 +44,13 @@ class Fp8Weight:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fp4Weight:
+class Fp4Weight(_Scaled):
     """Two e2m1 codes a byte, low nibble first: ``codes`` uint8 ``[..., N, K / 2]``, an e8m0 byte per 32 columns."""
-
-    codes: torch.Tensor
-    scales: torch.Tensor
 
     @property
     def shape(self) -> torch.Size:
         """``[..., N, K]``."""
         return torch.Size((*self.codes.shape[:-1], 2 * self.codes.shape[-1]))
-
-    @property
-    def device(self) -> torch.device:
-        """Where it lies."""
-        return self.codes.device
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of codes and scales."""
-        return self.codes.nbytes + self.scales.nbytes
 
     def decoded(self, dtype: torch.dtype) -> torch.Tensor:
         """The values, dense."""
