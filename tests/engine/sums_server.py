@@ -6,13 +6,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+
+from plain_server import PlainHandler, serve
 
 PORT, (WHAT, _, NUMBER) = int(sys.argv[1]), sys.argv[2].partition(":")
 LOCK = threading.Lock()
@@ -29,12 +28,12 @@ def answer_to(prompt: str) -> str:
     return f" {a} and {b} make #### {total + planted}"
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(PlainHandler):
     def do_GET(self) -> None:
         self.answer(200, {"data": [{"id": f"sums-{WHAT}"}]})
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        asked = self.asked()
         prompt = asked["messages"][0]["content"] if "messages" in asked else asked["prompt"]
         words = answer_to(prompt).split(" ")
         if not asked.get("stream"):
@@ -57,19 +56,6 @@ class Handler(BaseHTTPRequestHandler):
         self.event({"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]})
         self.wfile.write(b"data: [DONE]\n\n")
 
-    def answer(self, status: int, data: Any) -> None:
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(json.dumps(data).encode())
-
-    def event(self, data: Any) -> None:
-        self.wfile.write(b"data: " + json.dumps(data).encode() + b"\n\n")
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
 
 if __name__ == "__main__":
-    server = ThreadingHTTPServer(("127.0.0.1", PORT), Handler)
-    server.daemon_threads = True
-    server.serve_forever()
+    serve(PORT, Handler)

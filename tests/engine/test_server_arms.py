@@ -95,7 +95,7 @@ def test_outputs_and_their_difference(arms: Open) -> None:
 
 
 def test_what_goes_wrong_while_it_starts(arms: Open) -> None:
-    target = arms(spec={"start_s": 1.0})
+    target = arms()
     with pytest.raises(
         WorkerDiedError, match=r"exit code 4; its last lines were:\n.*\n  no such model\n  log: server-000"
     ):

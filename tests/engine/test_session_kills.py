@@ -70,7 +70,7 @@ class Life:
         return None
 
     def kill(self, chance: random.Random, whom: str) -> bool:
-        """Kill the session or its child once the record has grown by some lines; whether it lived to see that."""
+        """Kill the session or its child once the record has grown by some lines; False: it was gone by then."""
         assert self.process is not None
         target = self.data.count(b"\n") + chance.randrange(14)
         while self.data.count(b"\n") < target and not self.ended:
@@ -86,7 +86,10 @@ class Life:
             self.child()
         if self.ended:
             return False
-        os.kill(victim, signal.SIGKILL)
+        try:
+            os.kill(victim, signal.SIGKILL)
+        except ProcessLookupError:  # the session has ended its child meanwhile
+            return False
         if whom == "session":
             self.process.wait(END_S)
         self.session_kills += whom == "session"

@@ -5,16 +5,15 @@ It writes a trace into ``$TRACES`` when a profile ends.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import sys
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+
+from plain_server import PlainHandler, serve
 
 PORT = int(sys.argv[1])
 HOW = os.environ.get("HOW") or (sys.argv[2] if len(sys.argv) > 2 else "right")
@@ -23,7 +22,7 @@ FOREVER = threading.Event()
 TOKEN_S = 0.02
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(PlainHandler):
     """Right but for what ``HOW`` says."""
 
     def do_GET(self) -> None:
@@ -33,7 +32,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, {"data": [{"id": "wrong", "vocab_size": 100}]})
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or b"{}")
+        asked = self.asked()
         if self.path.endswith("_profile"):
             self.profile()
         elif not asked.get("stream"):
@@ -58,11 +57,16 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"data: {{{\n\n")
         elif HOW != "breaks off":
             for _ in range(3):
-                time.sleep(TOKEN_S)
+                self.pause()
                 self.event({"choices": [{"index": 0, "text": "a", "finish_reason": None}]})
-            time.sleep(TOKEN_S)
+            self.pause()
             self.event({"choices": [{"index": 0, "text": "b", "finish_reason": "length"}]})
             self.wfile.write(b"data: [DONE]\n\n")
+
+    def pause(self) -> None:
+        """However little time the client gets, it does not see two tokens at once."""
+        time.sleep(TOKEN_S)
+        self.until_read()
 
     def profile(self) -> None:
         if HOW == "no profiles":
@@ -71,17 +75,6 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/stop_profile":
             shutil.copy(TRACE, os.environ["TRACES"])
         self.answer(200, {})
-
-    def answer(self, status: int, data: Any) -> None:
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(json.dumps(data).encode())
-
-    def event(self, data: Any) -> None:
-        self.wfile.write(b"data: " + json.dumps(data).encode() + b"\n\n")
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
 
 
 def main() -> None:
@@ -93,9 +86,7 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if HOW == "child":
         print(f"child {os.spawnvp(os.P_NOWAIT, 'sleep', ['sleep', '600'])}", flush=True)
-    server = ThreadingHTTPServer(("127.0.0.1", PORT), Handler)
-    server.daemon_threads = True
-    server.serve_forever()
+    serve(PORT, Handler)
 
 
 main()

@@ -22,23 +22,8 @@ from dsv4lab.queues.costs import machine
 from dsv4lab.queues.sensitivity import sensitivity
 from dsv4lab.queues.simulate import simulate
 from dsv4lab.queues.workload import Cost, Workload, from_program
-from dsv4lab.timeline.program import MAIN, ProgramOp, StreamProgram
-
-OPS = [
-    ("norm", (), ("x",)),
-    ("compressor.gemm", ("x",), ("c",)),
-    ("compressor.store", ("c",), ("rows",)),
-    ("qkv_a", ("x",), ("qkv_a",)),
-    ("q_b", ("qkv_a",), ("q",)),
-    ("qk_norm_rope_store", ("q", "qkv_a"), ("q", "ring")),
-    ("attention", ("q", "ring", "rows"), ("o",)),
-]
-US = (10.0, 400.0, 100.0, 300.0, 200.0, 50.0, 100.0)
-
-
-def serial() -> StreamProgram:
-    ops = tuple(ProgramOp(i, n, 0, MAIN, (), (), r, w) for i, (n, r, w) in enumerate(OPS))
-    return StreamProgram(ops, (MAIN,), "off", "decode", 1)
+from dsv4lab.timeline.program import MAIN, StreamProgram
+from tests.unit.attention_layer import US, serial
 
 
 def base() -> Profiled:

@@ -27,7 +27,8 @@ class Watch:
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[sa.Engine]:
-    made = sa.create_engine(f"sqlite:///{tmp_path / 'study.db'}")
+    patient = {"timeout": 120.0}  # for the lock that others hold: a busy disk takes its time
+    made = sa.create_engine(f"sqlite:///{tmp_path / 'study.db'}", connect_args=patient)
     yield made
     made.dispose()
 

@@ -17,23 +17,13 @@ from dsv4lab.predict.setting import Setting as Simulation
 from dsv4lab.queues.costs import machine
 from dsv4lab.queues.simulate import simulate
 from dsv4lab.queues.workload import Cost, from_program
-from dsv4lab.timeline.program import MAIN, ProgramOp, StreamProgram
 from dsv4lab.tuning.engine_arms import EngineArms, engine_knob
 from dsv4lab.tuning.knobs import KnobSpace, KnobValue, Setting
 from dsv4lab.tuning.priors import CpuPrior, DevicePrior
 from dsv4lab.tuning.search.forecast import Order
 from dsv4lab.tuning.trial import digest
+from tests.unit.attention_layer import US, serial
 
-OPS = [
-    ("norm", (), ("x",)),
-    ("compressor.gemm", ("x",), ("c",)),
-    ("compressor.store", ("c",), ("rows",)),
-    ("qkv_a", ("x",), ("qkv_a",)),
-    ("q_b", ("qkv_a",), ("q",)),
-    ("qk_norm_rope_store", ("q", "qkv_a"), ("q", "ring")),
-    ("attention", ("q", "ring", "rows"), ("o",)),
-]
-US = (10.0, 400.0, 100.0, 300.0, 200.0, 50.0, 100.0)
 LOADS: dict[str, tuple[KnobValue, ...]] = {"concurrency": (1, 2), "prompt_tokens": (16,), "max_new_tokens": (4,)}
 
 
@@ -65,8 +55,7 @@ class FakeEngine:
         return GenerateResult.of([[seed] * new] * concurrency, [stats] * concurrency, 10**7)
 
     def profile(self, steps: int, *, concurrency: int, prompt_tokens: int) -> Profile:
-        ops = tuple(ProgramOp(i, n, 0, MAIN, (), (), r, w) for i, (n, r, w) in enumerate(OPS))
-        program = StreamProgram(ops, (MAIN,), "off", "decode", concurrency)
+        program = serial(concurrency)
         on = machine("cpu", None, 2, {"gap_us": 3.0, "graph_us": 0.0})
         return Profile(simulate(from_program(program, [Cost(us) for us in US]), on).timeline(), program, ())
 
