@@ -137,9 +137,8 @@ def _critical(m: NDArray[np.int64], alpha: float) -> NDArray[np.int64]:
     """For each number of discordant questions the largest smaller part that the test rejects; -1 where none is."""
     with np.errstate(invalid="ignore"):
         found = np.floor(np.nan_to_num(bdtrik(alpha / 2, np.maximum(m, 1), 0.5), nan=-1.0))
-    bar: NDArray[np.int64] = np.clip(found + 1, -1, m).astype(
-        np.int64
-    )  # one more than rounding can have cost, then down to what holds
+    # One more than rounding can have cost, then down to what holds.
+    bar: NDArray[np.int64] = np.clip(found + 1, -1, m).astype(np.int64)
     for _ in range(3):
         bar -= (bar >= 0) & (bdtr(np.maximum(bar, 0), m, 0.5) > alpha / 2)
     return bar

@@ -53,8 +53,8 @@ def number_text(number: Fraction | None) -> str:
         return "none"
     if number.denominator == 1:
         return str(number.numerator)
-    exact = re.fullmatch(r"[25]*", "".join(_prime_factors(number.denominator)))
-    return f"{float(number):.15g}" if exact else str(number)
+    ends = pow(10, number.denominator.bit_length(), number.denominator) == 0  # as a decimal: no primes but 2 and 5
+    return f"{float(number):.15g}" if ends else str(number)
 
 
 def _plain(text: str) -> str:
@@ -87,12 +87,3 @@ def _last_boxed(text: str) -> str | None:
         if depth == 0:
             return text[start:end]
     return text[start:]
-
-
-def _prime_factors(number: int) -> list[str]:
-    found = []
-    for prime in (2, 5):
-        while number % prime == 0:
-            number //= prime
-            found.append(str(prime))
-    return found if number == 1 else [*found, "other"]

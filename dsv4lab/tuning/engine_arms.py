@@ -120,7 +120,7 @@ class EngineArms:
 
     def config_of(self, setting: Setting) -> EngineConfig:
         """The engine's configuration under ``setting``. Raises a ``LabError`` for values that do not fit together."""
-        environ = _environ(setting)
+        environ = setting.environ
         config = changed_by(environ, self._config) if environ else self._config
         given = setting.only((HW_QUEUES, SIDE_STREAMS, QUEUE_POLICY, GRAPHS, HIGH_PRIORITY_MAIN))
         fields: dict[str, Any] = given.to_json()
@@ -158,7 +158,7 @@ class EngineArms:
         if life is None:
             self._make_room()
             self._started += 1
-            life = _Life(self._started, self._open(config, _environ(setting)), config)
+            life = _Life(self._started, self._open(config, setting.environ), config)
         self._lives[own] = life
         _put_in_force(life, config)
         return life.number
@@ -229,14 +229,6 @@ def _put_in_force(life: _Life, config: EngineConfig) -> None:
     if config.queue_policy != life.config.queue_policy:
         life.client.set_queue_policy(config.queue_policy)
     life.config = config
-
-
-def _environ(setting: Setting) -> dict[str, str | None]:
-    return {
-        name.removeprefix(ENV_PREFIX): None if value is None else str(value)
-        for name, value in setting.items
-        if name.startswith(ENV_PREFIX)
-    }
 
 
 def _whole(setting: Setting, name: str) -> int:

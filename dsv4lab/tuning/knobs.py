@@ -111,6 +111,24 @@ class Setting:
         return Setting(tuple((own, value if own == name else old) for own, old in self.items))
 
     @property
+    def environ(self) -> dict[str, str | None]:
+        """What its ``env:`` knobs change in the environment of the process; None takes a variable out."""
+        return {
+            name.removeprefix(ENV_PREFIX): None if value is None else _word(value)
+            for name, value in self.items
+            if name.startswith(ENV_PREFIX)
+        }
+
+    @property
+    def flags(self) -> list[str]:
+        """What its ``flag:`` knobs add to the command line of the process: nothing for None and False."""
+        words: list[str] = []
+        for name, value in self.items:
+            if name.startswith(FLAG_PREFIX) and value is not None and value is not False:
+                words += [name.removeprefix(FLAG_PREFIX), *([] if value is True else [_word(value)])]
+        return words
+
+    @property
     def label(self) -> str:
         """``hip, 4 queues, concurrency 16``."""
         return ", ".join(value_text(name, value) for name, value in self.items) or "as it is"
@@ -244,6 +262,10 @@ def value_text(name: str, value: KnobValue) -> str:
         return _ABSENT.get(name, f"no {name}")
     text = _WORDS.get(name, "{}" if isinstance(value, str) else f"{name} {{}}").format(value)
     return text[:-1] if value == 1 and text.endswith("s") and name in ("hw_queues", "side_streams") else text
+
+
+def _word(value: KnobValue) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _check_name(name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from dsv4lab.tuning.framework import DSV4LAB, PORT, PORTS, framework_of
 from dsv4lab.tuning.knobs import (
     CONCURRENCY,
     ENV_PREFIX,
-    FLAG_PREFIX,
     LOAD_KNOBS,
     MAX_NEW_TOKENS,
     PROMPT_TOKENS,
@@ -72,23 +70,16 @@ def server_line(facts: Mapping[str, Any], setting: Setting) -> str:
     """The command as it was run, with the setting's environment in front and its flags in place."""
     command: str = facts["command"]
     port = str(PORTS.get(framework_of(command), PORT))
-    flags = [*facts.get("flags", ())]
-    env: dict[str, KnobValue] = dict(facts.get("env", {}))
-    for name, value in setting.items:
-        if name.startswith(ENV_PREFIX):
-            env[name.removeprefix(ENV_PREFIX)] = value
-        elif name.startswith(FLAG_PREFIX) and value is not None:
-            flags += [name.removeprefix(FLAG_PREFIX)] if value is True else [name.removeprefix(FLAG_PREFIX), str(value)]
-    text = shlex.join(flags)
+    text = shlex.join([*facts.get("flags", ()), *setting.flags])
     line = command if "{flags}" in command else f"{command} {{flags}}"
     filled = line.replace("{port}", port).replace("{host}", "127.0.0.1").replace("{flags}", text)
-    return " ".join((*_environment(env), filled.strip()))
+    return " ".join((*_environment({**facts.get("env", {}), **setting.environ}), filled.strip()))
 
 
 def engine_lines(facts: Mapping[str, Any], setting: Setting, load: Setting) -> list[str]:
     """How to serve the setting, and how to run its load once; Python where the plan is no preset."""
     plan = setting.get("plan", facts.get("plan", "off"))
-    env = _environment({n.removeprefix(ENV_PREFIX): v for n, v in setting.items if n.startswith(ENV_PREFIX)})
+    env = _environment(setting.environ)
     others = [n for n in setting.names if n not in _OPTIONS and not n.startswith(ENV_PREFIX) and n not in LOAD_KNOBS]
     own_plan = facts.get("plans", {}).get(plan) if isinstance(facts.get("plans"), dict) else None
     if own_plan is not None or others:
@@ -118,12 +109,8 @@ def _kept(facts: Mapping[str, Any]) -> list[str]:
     return out
 
 
-def _environment(env: Mapping[str, Any]) -> list[str]:
+def _environment(env: Mapping[str, str | None]) -> list[str]:
     """Words in front of a command that set its variables, or take them out."""
     gone = [name for name, value in env.items() if value is None]
     taken = ["env", *(word for name in gone for word in ("-u", name))] if gone else []
-    return [*taken, *(f"{name}={shlex.quote(_text(value))}" for name, value in env.items() if value is not None)]
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return [*taken, *(f"{name}={shlex.quote(value)}" for name, value in env.items() if value is not None)]

@@ -18,7 +18,7 @@ from dsv4lab.queues.runtimes import runtime
 from dsv4lab.queues.simulate import simulate
 from dsv4lab.timeline.program import MAIN
 from dsv4lab.tuning.engine_arms import HW_QUEUES, PLAN, QUEUE_POLICY, SIDE_STREAMS, EngineArms
-from dsv4lab.tuning.knobs import CONCURRENCY, ENV_PREFIX, PROMPT_TOKENS, KnobSpace, Setting
+from dsv4lab.tuning.knobs import CONCURRENCY, PROMPT_TOKENS, KnobSpace, Setting
 from dsv4lab.tuning.search.forecast import Forecast
 
 Cost = Callable[[Setting], float | None]
@@ -109,11 +109,7 @@ class DevicePrior:
 
     def _by_environ(self, setting: Setting) -> dict[str, Any]:
         """Plan and queue count as the variables among the knobs set them on this kind of device."""
-        changes = {
-            name.removeprefix(ENV_PREFIX): None if value is None else str(value)
-            for name, value in setting.items
-            if name.startswith(ENV_PREFIX)
-        }
+        changes = setting.environ
         if not changes:
             return {}
         kind = runtime(device(self.base.device).runtime).family

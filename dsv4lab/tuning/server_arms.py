@@ -16,8 +16,9 @@ from dsv4lab.load.spec import LoadSpec, Prompt, prompts_of
 from dsv4lab.tuning.arm_target import ArmProfile, Outputs
 from dsv4lab.tuning.block import Measured
 from dsv4lab.tuning.knobs import LOAD_KNOBS, Setting
-from dsv4lab.tuning.server_plan import ServerPlan, digest
+from dsv4lab.tuning.server_plan import ServerPlan
 from dsv4lab.tuning.stats import median
+from dsv4lab.tuning.trial import digest
 
 APART = 1_000_003
 """Added to seeds of requests that no block times, so that a prefix cache which they fill helps no block."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,6 +22,7 @@ from dsv4lab.tuning.knobs import (
     KnobValue,
     Setting,
 )
+from dsv4lab.tuning.trial import digest
 
 _SECRET_NAME = r"api[-_]?key|secret|passw(?:or)?d|credential|[-_]token(?=\W|$)"
 _SECRET = re.compile(_SECRET_NAME, re.IGNORECASE)
@@ -85,15 +84,11 @@ class ServerPlan:
 
     def of(self, setting: Setting) -> ServerSpec:
         """The server of a setting: the plan's, with its environment changed and its flags added."""
-        env, flags = dict(self.server.env), list(self.server.flags)
-        for name, value in setting.items:
-            if name.startswith(ENV_PREFIX):
-                env[name.removeprefix(ENV_PREFIX)] = None if value is None else _word(value)
-            elif name.startswith(FLAG_PREFIX):
-                flags += _flag(name.removeprefix(FLAG_PREFIX), value)
-            elif name not in LOAD_KNOBS:
+        for name in setting.names:
+            if not name.startswith((ENV_PREFIX, FLAG_PREFIX)) and name not in LOAD_KNOBS:
                 raise UsageError(f"knob {name}: a server takes {ENV_PREFIX}NAME, {FLAG_PREFIX}--name and load knobs")
-        return replace(self.server, env=env, flags=tuple(flags))
+        server = self.server
+        return replace(server, env={**server.env, **setting.environ}, flags=(*server.flags, *setting.flags))
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -115,22 +110,7 @@ def hidden(command: str) -> str:
     return _SECRET_OPTION.sub(lambda found: found[1] + _HIDDEN, command)
 
 
-def _flag(name: str, value: KnobValue) -> list[str]:
-    if value is None or value is False:
-        return []
-    return [name] if value is True else [name, _word(value)]
-
-
-def _word(value: KnobValue) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def _integer(value: KnobValue) -> int:
     if type(value) is not int:
         raise UsageError(f"a load takes integers of at least 1, got {value!r}")
     return value
-
-
-def digest(data: object) -> str:
-    """A short name for plain data: equal if and only if the data are."""
-    return hashlib.sha256(json.dumps(data).encode()).hexdigest()[:16]

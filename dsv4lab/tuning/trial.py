@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -87,9 +87,9 @@ def busy_from_json(data: Mapping[str, Any]) -> BusySummary:
     )
 
 
-def digest(tokens: Sequence[Sequence[int]]) -> str:
-    """A short name for the tokens of a load: equal if and only if the tokens are."""
-    return hashlib.sha256(json.dumps([list(row) for row in tokens]).encode()).hexdigest()[:16]
+def digest(data: object) -> str:
+    """A short name for plain data, as the tokens of a load: equal if and only if the data are."""
+    return hashlib.sha256(json.dumps(data).encode()).hexdigest()[:16]
 
 
 def by_block(trials: Iterable[Trial], cell: Cell, phase: str = EXPLORE) -> dict[tuple[int, int], Trial]:

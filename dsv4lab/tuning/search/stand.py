@@ -107,8 +107,7 @@ class Stand:
             measured = Measured(outcome=failure.outcome, why=failure.why)
         if measured.ok and math.isnan(measured.tpot):
             measured = replace(measured, outcome=FAILED, why="the load gave no TPOT: no request has two tokens or more")
-        own = {**_fields(measured), "process": process}
-        block = Block(**own, setting=setting, seed=seed, **where)  # type: ignore[arg-type]
+        block = Block.of(replace(measured, process=process), setting=setting, seed=seed, **where)
         self._store.append(BLOCK, **block.to_json())
         self.log.add(block)
         self.on_block(block)
@@ -174,7 +173,3 @@ def derived_seed(seed: int, *where: int | str) -> int:
     """A seed for one place of a session: the same at every run, and unrelated to those of other places."""
     text = "/".join(map(str, (seed, *where)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) >> 1
-
-
-def _fields(measured: Measured) -> dict[str, object]:
-    return {name: getattr(measured, name) for name in Measured.__slots__}

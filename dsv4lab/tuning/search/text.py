@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from statistics import StatisticsError, correlation
 
 from dsv4lab.tuning.knobs import KnobSpace, Setting
 from dsv4lab.tuning.paired import Verdict
@@ -95,11 +96,10 @@ def forecast_text(result: SearchResult) -> str:
 
 def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float | None:
     """Spearman's rank correlation, ties at their middle rank; None where one side is constant."""
-    x, y = _ranks(a), _ranks(b)
-    middle = (len(a) - 1) / 2
-    over = sum((i - middle) * (j - middle) for i, j in zip(x, y, strict=True))
-    under = sum((i - middle) ** 2 for i in x) * sum((j - middle) ** 2 for j in y)
-    return float(over / under**0.5) if under > 0 else None
+    try:
+        return correlation(_ranks(a), _ranks(b))
+    except StatisticsError:
+        return None
 
 
 def _level_row(space: KnobSpace, level: Level) -> tuple[str, ...]:
@@ -137,7 +137,6 @@ def _first_line(text: str | None) -> str:
     return (text or "").splitlines()[0] if text else ""
 
 
-def _ranks(values: Iterable[float]) -> list[float]:
-    own = list(values)
-    ordered = sorted(own)
-    return [ordered.index(v) + (ordered.count(v) - 1) / 2 for v in own]
+def _ranks(values: Sequence[float]) -> list[float]:
+    ordered = sorted(values)
+    return [ordered.index(v) + (ordered.count(v) - 1) / 2 for v in values]
