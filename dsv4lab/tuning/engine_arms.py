@@ -120,7 +120,7 @@ class EngineArms:
 
     def config_of(self, setting: Setting) -> EngineConfig:
         """The engine's configuration under ``setting``. Raises a ``LabError`` for values that do not fit together."""
-        environ = setting.environ
+        environ = setting.env
         config = changed_by(environ, self._config) if environ else self._config
         given = setting.only((HW_QUEUES, SIDE_STREAMS, QUEUE_POLICY, GRAPHS, HIGH_PRIORITY_MAIN))
         fields: dict[str, Any] = given.to_json()
@@ -158,7 +158,7 @@ class EngineArms:
         if life is None:
             self._make_room()
             self._started += 1
-            life = _Life(self._started, self._open(config, setting.environ), config)
+            life = _Life(self._started, self._open(config, setting.env), config)
         self._lives[own] = life
         _put_in_force(life, config)
         return life.number

@@ -111,7 +111,7 @@ class Setting:
         return Setting(tuple((own, value if own == name else old) for own, old in self.items))
 
     @property
-    def environ(self) -> dict[str, str | None]:
+    def env(self) -> dict[str, str | None]:
         """What its ``env:`` knobs change in the environment of the process; None takes a variable out."""
         return {
             name.removeprefix(ENV_PREFIX): None if value is None else _word(value)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
+from dsv4lab.config.engine import EngineConfig
 from dsv4lab.tuning.framework import DSV4LAB, PORT, PORTS, framework_of
 from dsv4lab.tuning.knobs import (
     CONCURRENCY,
@@ -25,6 +26,7 @@ _OPTIONS = {
     "queue_policy": "--queue-policy",
     "side_streams": "--side-streams",
 }
+_KEPT = ("device", "dtype", "weights", "kv_layout", "speculative")
 _LOAD_OPTIONS = {
     CONCURRENCY: "--concurrency",
     PROMPT_TOKENS: "--prompt-tokens",
@@ -73,13 +75,13 @@ def server_line(facts: Mapping[str, Any], setting: Setting) -> str:
     text = shlex.join([*facts.get("flags", ()), *setting.flags])
     line = command if "{flags}" in command else f"{command} {{flags}}"
     filled = line.replace("{port}", port).replace("{host}", "127.0.0.1").replace("{flags}", text)
-    return " ".join((*_environment({**facts.get("env", {}), **setting.environ}), filled.strip()))
+    return " ".join((*_environment({**facts.get("env", {}), **setting.env}), filled.strip()))
 
 
 def engine_lines(facts: Mapping[str, Any], setting: Setting, load: Setting) -> list[str]:
     """How to serve the setting, and how to run its load once; Python where the plan is no preset."""
     plan = setting.get("plan", facts.get("plan", "off"))
-    env = _environment(setting.environ)
+    env = _environment(setting.env)
     others = [n for n in setting.names if n not in _OPTIONS and not n.startswith(ENV_PREFIX) and n not in LOAD_KNOBS]
     own_plan = facts.get("plans", {}).get(plan) if isinstance(facts.get("plans"), dict) else None
     if own_plan is not None or others:
@@ -100,13 +102,9 @@ def engine_lines(facts: Mapping[str, Any], setting: Setting, load: Setting) -> l
 
 def _kept(facts: Mapping[str, Any]) -> list[str]:
     """Options for what the engine was measured with and is not the default."""
-    defaults = {"dtype": "float32", "weights": "dense", "kv_layout": "unified", "speculative": "off"}
-    out: list[str] = []
-    for name, default in defaults.items():
-        value = facts.get(name, default)
-        if value != default:
-            out += [f"--{name.replace('_', '-')}", str(value)]
-    return out
+    defaults = {field.name: field.default for field in fields(EngineConfig)}
+    changed = [name for name in _KEPT if facts.get(name, defaults[name]) != defaults[name]]
+    return [word for name in changed for word in (f"--{name.replace('_', '-')}", str(facts[name]))]
 
 
 def _environment(env: Mapping[str, str | None]) -> list[str]:

@@ -109,7 +109,7 @@ class DevicePrior:
 
     def _by_environ(self, setting: Setting) -> dict[str, Any]:
         """Plan and queue count as the variables among the knobs set them on this kind of device."""
-        changes = setting.environ
+        changes = setting.env
         if not changes:
             return {}
         kind = runtime(device(self.base.device).runtime).family

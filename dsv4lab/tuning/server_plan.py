@@ -88,7 +88,7 @@ class ServerPlan:
             if not name.startswith((ENV_PREFIX, FLAG_PREFIX)) and name not in LOAD_KNOBS:
                 raise UsageError(f"knob {name}: a server takes {ENV_PREFIX}NAME, {FLAG_PREFIX}--name and load knobs")
         server = self.server
-        return replace(server, env={**server.env, **setting.environ}, flags=(*server.flags, *setting.flags))
+        return replace(server, env={**server.env, **setting.env}, flags=(*server.flags, *setting.flags))
 
     @property
     def facts(self) -> dict[str, Any]:
