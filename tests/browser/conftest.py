@@ -6,9 +6,10 @@ import pytest
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-from tests.browser.jupyter import Server, serving  # noqa: E402
+from tests.browser.jupyter import PATIENCE_MS, Server, serving  # noqa: E402
 
 LAPTOP = {"width": 1366, "height": 768}
+playwright.expect.set_options(timeout=PATIENCE_MS)  # five seconds by default, which a busy machine may need
 
 
 @pytest.fixture(scope="session")

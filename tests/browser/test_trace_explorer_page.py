@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Locator, Page, expect
 
 import dsv4lab as lab
 from dsv4lab.timeline.timeline import Timeline
@@ -100,11 +100,9 @@ def test_live_in_jupyterlab(page: Page, jupyter: Server) -> None:
     page.wait_for_function("el => el.dataset.row", arg=view.element_handle())
     assert HOSTILE in view.locator(".part-facts").inner_text()
     notebook.theme(dark=False)  # the server keeps the theme that an earlier test chose
-    light = view.evaluate("el => getComputedStyle(el).backgroundColor")
+    expect(view).to_have_css("background-color", "rgb(255, 255, 255)")
     notebook.theme(dark=True)
-    page.wait_for_function(
-        "([el, was]) => getComputedStyle(el).backgroundColor !== was", arg=[view.element_handle(), light]
-    )
+    expect(view).to_have_css("background-color", "rgb(20, 24, 31)")
     notebook.theme(dark=False)
     assert unharmed(page)
     assert notebook.problems == []
