@@ -146,8 +146,8 @@ def session(kind: str, folder: Path) -> Iterator[Life]:
             life.process.wait(END_S)
 
 
-def kill_sessions(kind: str, home: Path, kills: int, seed: int, gone: Gone) -> int:
-    """So many kills, over as many sessions as they take; each session ends well. How many sessions that were."""
+def kill_sessions(kind: str, home: Path, kills: int, seed: int, gone: Gone) -> None:
+    """So many kills, over as many sessions as they take; each session ends well."""
     chance = random.Random(seed)
     done = sessions = 0
     while done < kills:
@@ -164,11 +164,10 @@ def kill_sessions(kind: str, home: Path, kills: int, seed: int, gone: Gone) -> i
                     life.start()
             life.finish()
             assert all(map(gone, life.children))
-    return sessions
 
 
 def test_three_kills(tmp_path: Path, gone: Gone) -> None:
-    assert kill_sessions("server", tmp_path, 3, seed=1, gone=gone) >= 1
+    kill_sessions("server", tmp_path, 3, seed=1, gone=gone)
 
 
 @pytest.mark.slow
@@ -176,4 +175,4 @@ def test_three_kills(tmp_path: Path, gone: Gone) -> None:
 @pytest.mark.parametrize("kind", ["server", "engine"])
 def test_fifty_kills(kind: str, tmp_path: Path, gone: Gone) -> None:
     kills = {"server": 26, "engine": 24}[kind]
-    assert kill_sessions(kind, tmp_path, kills, seed=7, gone=gone) >= 1
+    kill_sessions(kind, tmp_path, kills, seed=7, gone=gone)
