@@ -31,6 +31,13 @@ def ns_text(ns: float) -> str:
     return _scaled(ns, _TIME, "ns")
 
 
+def seconds_text(seconds: float) -> str:
+    """A duration that someone waits for: ``"45 s"``, ``"12 min"``, ``"1.5 h"``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 def bytes_text(n: float) -> str:
     """A size given in bytes, in binary units: ``"512 B"``, ``"1.50 KiB"``, ``"2.00 GiB"``."""
     return _scaled(n, _BYTES, "B")

@@ -8,16 +8,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
 from rich.text import Text
 
 from dsv4lab.cli import eval_args
 from dsv4lab.cli.base import Command, add_common_options
 from dsv4lab.cli.model_args import missing
-from dsv4lab.cli.output import console, emit_json, note, progress, table
+from dsv4lab.cli.output import console, emit_json, note, progress, say, text_table
 from dsv4lab.cli.safe import clip
 from dsv4lab.cli.serve import require_aiohttp
 from dsv4lab.errors import LabError
+from dsv4lab.units import seconds_text
 
 if TYPE_CHECKING:
     from dsv4lab.evaluate.result import AccuracyResult
@@ -72,6 +72,7 @@ class EvalCommand(Command):
 
 def _ask(args: argparse.Namespace, folder: Path) -> AccuracyResult:
     from dsv4lab.evaluate.session import run_ab
+    from dsv4lab.tuning.store import RECORDS
 
     plan = eval_args.plan_of(args)
     total = 2 * len(plan.questions)
@@ -84,39 +85,30 @@ def _ask(args: argparse.Namespace, folder: Path) -> AccuracyResult:
             done += steps
             fresh += steps == 1
             left = (time.monotonic() - begun) / fresh * (total - done) if fresh else None
-            said = text if left is None or steps != 1 else f"{text}, about {_time_text(left)} left"
+            said = text if left is None or steps != 1 else f"{text}, about {seconds_text(left)} left"
             advance(steps, note=f"{said:<{_LABEL}}")
 
         try:
             return run_ab(plan, folder, tell, resume=args.resume)
         except (KeyboardInterrupt, LabError):
-            if (folder / "records.jsonl").exists():
+            if (folder / RECORDS).exists():
                 note(f"answers so far are kept: the same command with --out {folder} --resume goes on")
             raise
-
-
-def _time_text(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _print(result: AccuracyResult, folder: Path) -> None:
     from dsv4lab.evaluate import report
 
     for line in report.arm_lines(result):
-        _say(line)
-    _say("")
+        say(line)
+    say("")
     columns, rows = report.arm_table(result)
     title = f"{result.counts.questions} questions of {result.source}"
-    table(columns, [[escape(cell) for cell in row] for row in rows], title=escape(title), left=1)
-    table(report.SPLIT_COLUMNS, report.split_table(result), left=1)
-    _say(report.tokens_text(result))
-    _say(report.difference_text(result))
+    text_table(columns, rows, title=title)
+    text_table(report.SPLIT_COLUMNS, report.split_table(result))
+    say(report.tokens_text(result))
+    say(report.difference_text(result))
     if failed := report.failed_text(result):
-        _say(failed, "lab.bad")
-    _say(report.verdict_text(result), "lab.title")
+        say(failed, "lab.bad")
+    say(report.verdict_text(result), "lab.title")
     console().print(Text(f"records, result.json and report.md: {folder}"))
-
-
-def _say(text: str, style: str = "") -> None:
-    """A paragraph on standard output, wrapped to the terminal."""
-    console().print(Text(text, style=style), soft_wrap=False)

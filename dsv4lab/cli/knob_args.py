@@ -49,12 +49,12 @@ def flag_knobs(args: argparse.Namespace) -> list[Knob]:
 
 
 def _knob(option: str, text: str, prefix: str, words: dict[str, KnobValue]) -> Knob:
-    from dsv4lab.tuning.knobs import PROCESS, Knob
+    from dsv4lab.tuning.knobs import FLAG_PREFIX, PROCESS, Knob
 
     name, equals, values = text.partition("=")
     if not name or not equals:
         raise UsageError(f"{option} {text}: it takes NAME=VALUE,VALUE,...")
-    if prefix == "flag:" and not name.startswith("-"):
+    if prefix == FLAG_PREFIX and not name.startswith("-"):
         name = f"--{name}"
     try:
         return Knob(prefix + name, tuple(words.get(word, word) for word in _values(option, values)), PROCESS)

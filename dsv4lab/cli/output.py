@@ -12,6 +12,7 @@ from typing import IO, Any, Protocol
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -88,6 +89,16 @@ def table(
     out.width = max(out.width, out.measure(grid, options=boundless).maximum)
     out.print(grid)
     out.print()
+
+
+def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "", left: int = 1) -> None:
+    """:func:`table` of plain text: nothing in it is markup."""
+    table(columns, [[escape(cell) for cell in row] for row in rows], title=escape(title), left=left)
+
+
+def say(text: str, style: str = "") -> None:
+    """Print a paragraph of plain text on standard output, wrapped to the terminal."""
+    console().print(Text(text, style=style), soft_wrap=False)
 
 
 def note(text: str, *, style: str = "") -> None:

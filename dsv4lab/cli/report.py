@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.text import Text
 
 from dsv4lab.cli.base import Command
-from dsv4lab.cli.output import console, emit_json, table
-from dsv4lab.cli.safe import clean
+from dsv4lab.cli.output import console, emit_json, say, text_table
+from dsv4lab.cli.safe import clean, cut
 from dsv4lab.errors import UsageError
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def print_view(view: SessionView) -> None:
     from dsv4lab.tuning import summary
     from dsv4lab.tuning.launch import launch_lines
 
-    _say(f"{_cut(view.title, 60)} ({view.target}, {view.state})", "lab.title")
+    _say(f"{cut(view.title, 60)} ({view.target}, {view.state})", "lab.title")
     for title, loads in summary.groups(view):
         uses = [use for use in view.uses if use.load in loads]
         if uses:
@@ -199,19 +199,14 @@ def _print_comparison(found: Comparison) -> None:
 def _narrow(found: Table, width: int = _SETTING_WIDTH) -> Table:
     """The table with its second column clipped."""
     columns, rows = found
-    return columns, [tuple(_cut(cell, width) if at == 1 else cell for at, cell in enumerate(row)) for row in rows]
+    return columns, [tuple(cut(cell, width) if at == 1 else cell for at, cell in enumerate(row)) for row in rows]
 
 
 def _table(found: Table, title: str, left: int = 1) -> None:
     columns, rows = found
-    table(columns, [[escape(clean(cell)) for cell in row] for row in rows], title=escape(clean(title)), left=left)
+    text_table(columns, [[clean(cell) for cell in row] for row in rows], title=clean(title), left=left)
 
 
 def _say(text: str, style: str = "") -> None:
     if text:
-        console().print(Text(clean(text), style=style), soft_wrap=False)
-
-
-def _cut(text: str, width: int) -> str:
-    kept = clean(text)
-    return kept if len(kept) <= width else f"{kept[: width - 1]}…"
+        say(clean(text), style)

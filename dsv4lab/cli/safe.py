@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dsv4lab.trace.text import clean
 
-__all__ = ["clean", "clip"]
+__all__ = ["clean", "clip", "cut"]
+
+
+def cut(text: str, width: int) -> str:
+    """``text`` cleaned, at most ``width`` characters."""
+    text = clean(text)
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def clip(text: str, width: int) -> str:
     """``text`` cleaned, at most ``width`` characters, rich markup disarmed: fit for a table cell."""
-    text = clean(text)
-    if len(text) > width:
-        text = text[: width - 1] + "…"
-    return text.replace("[", "\\[")
+    return cut(text, width).replace("[", "\\[")

@@ -8,12 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
 from rich.text import Text
 
 from dsv4lab.cli import knob_args, model_args, rank_args, search_args, tune_search, tune_server
 from dsv4lab.cli.base import Command
-from dsv4lab.cli.output import console, emit_json, note, progress, table
+from dsv4lab.cli.output import console, emit_json, note, progress, say, text_table
 from dsv4lab.config.engine import QUEUE_POLICIES, EngineConfig
 from dsv4lab.errors import EngineError, UsageError
 
@@ -184,31 +183,22 @@ def _print(result: SessionResult, report: Path) -> None:
 
     if result.findings:
         title = f"Sweep of {result.manifest.preset} (level: requests in flight)"
-        _table(*tables.short_sweep_table(result), title, left=2)
+        text_table(*tables.short_sweep_table(result), title=title, left=2)
     if result.recommendation is not None and result.recommendation.levels:
         title = tables.confirm_title(result.recommendation)
-        _table(tables.CONFIRM_COLUMNS, tables.confirm_table(result.recommendation), title, left=1)
+        text_table(tables.CONFIRM_COLUMNS, tables.confirm_table(result.recommendation), title=title)
     if result.arms:
         arm = result.arms[0]
         requests = f"{arm.concurrency_level} request{'s' * (arm.concurrency_level != 1)}"
         queues = f"{arm.choice.hw_queues} hardware queue{'s' * (arm.choice.hw_queues != 1)}"
         title = f"{len(arm.steps)} decode steps of {requests}, {queues}"
-        _table(tables.PROFILE_COLUMNS, tables.profile_table(result.arms), title, left=1)
-    _say(" ".join((tables.noise_text(result), tables.control_text(result))))
-    _say("")
-    _say(tables.identical_text(result), "lab.good" if result.identical else "lab.bad")
+        text_table(tables.PROFILE_COLUMNS, tables.profile_table(result.arms), title=title)
+    say(" ".join((tables.noise_text(result), tables.control_text(result))).strip())
+    say("")
+    say(tables.identical_text(result), "lab.good" if result.identical else "lab.bad")
     if result.recommendation is not None:
-        _say(result.recommendation.headline, "lab.title")
-        _say(result.recommendation.reason)
-        _say(f"This holds {tables.SCOPE}:")
+        say(result.recommendation.headline, "lab.title")
+        say(result.recommendation.reason)
+        say(f"This holds {tables.SCOPE}:")
         console().print(Text(f"  {tables.launch_line(result)}", style="lab.key"))
     console().print(Text(f"report: {report}"))
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str, left: int) -> None:
-    table(columns, [[escape(cell) for cell in row] for row in rows], title=escape(title), left=left)
-
-
-def _say(text: str, style: str = "") -> None:
-    """A paragraph on standard output, wrapped to the terminal."""
-    console().print(Text(text.strip(), style=style), soft_wrap=False)

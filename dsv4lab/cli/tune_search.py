@@ -8,16 +8,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
 from rich.text import Text
 
 from dsv4lab.cli import model_args
 from dsv4lab.cli.knob_args import env_knobs
-from dsv4lab.cli.output import console, emit_json, note, progress, table
+from dsv4lab.cli.output import console, emit_json, note, progress, say, text_table
+from dsv4lab.cli.safe import cut
 from dsv4lab.cli.search_args import AUTO, NONE
 from dsv4lab.cli.tune_server import is_server, server_arms, server_space
 from dsv4lab.config.engine import QUEUE_POLICIES, OverlapSetting
 from dsv4lab.errors import EngineError, UsageError
+from dsv4lab.units import seconds_text
 
 if TYPE_CHECKING:
     from dsv4lab.config.engine import EngineConfig
@@ -218,8 +219,7 @@ def _shown(plan: SearchPlan) -> Iterator[Callable[[Progress], None]]:
 
         def tell(now: Progress) -> None:
             nonlocal done
-            text = now.text if len(now.text) <= _LABEL else f"{now.text[: _LABEL - 1]}…"
-            advance(max(0, now.done - done), note=f"{text:<{_LABEL}}{_left_text(now.left_s)}")
+            advance(max(0, now.done - done), note=f"{cut(now.text, _LABEL):<{_LABEL}}{_left_text(now.left_s)}")
             done = max(done, now.done)
 
         yield tell
@@ -227,16 +227,7 @@ def _shown(plan: SearchPlan) -> Iterator[Callable[[Progress], None]]:
 
 def _left_text(seconds: float | None) -> str:
     """Always of one width, so that the bar stands still."""
-    if seconds is None:
-        return " " * 12
-    text = (
-        f"{seconds:.0f} s"
-        if seconds < 90
-        else f"{seconds / 60:.0f} min"
-        if seconds < 5400
-        else f"{seconds / 3600:.1f} h"
-    )
-    return f"{text:>7} left"
+    return " " * 12 if seconds is None else f"{seconds_text(seconds):>7} left"
 
 
 def _print(result: SearchResult) -> None:
@@ -248,25 +239,17 @@ def _print(result: SearchResult) -> None:
         rows = text.best_rows(result, level.load)
         where = f" under {space.short(level.load)}" if len(result.levels) > 1 else ""
         if rows:
-            _table(text.BEST_COLUMNS, rows, f"Explored{where}: the best by their first pairs")
+            text_table(text.BEST_COLUMNS, rows, title=f"Explored{where}: the best by their first pairs")
     confirmed = [row for row, level in zip(text.level_rows(result), result.levels, strict=True) if level.confirmation]
     if confirmed:
-        _table(text.LEVEL_COLUMNS, confirmed, "Confirmed by fresh pairs")
+        text_table(text.LEVEL_COLUMNS, confirmed, title="Confirmed by fresh pairs")
     if result.plan.method == PARETO:
-        _table(text.FRONT_COLUMNS, text.front_rows(result), "TPOT and throughput: settings that none beats in both")
-    _say(" ".join(part for part in (text.effort_text(result), text.forecast_text(result)) if part))
+        title = "TPOT and throughput: settings that none beats in both"
+        text_table(text.FRONT_COLUMNS, text.front_rows(result), title=title)
+    say(" ".join(part for part in (text.effort_text(result), text.forecast_text(result)) if part))
     for line in text.failure_lines(result):
-        _say(f"  {line}", "lab.warn")
+        say(f"  {line}", "lab.warn")
     if result.noise is not None:
-        _say(" ".join(result.noise.lines(result.plan.effort.alpha)))
+        say(" ".join(result.noise.lines(result.plan.effort.alpha)))
     for level in result.levels:
-        _say(text.headline(space, level), "lab.title" if level.use != level.baseline else "")
-
-
-def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]], title: str) -> None:
-    table(columns, [[escape(cell) for cell in row] for row in rows], title=escape(title), left=1)
-
-
-def _say(text: str, style: str = "") -> None:
-    """A paragraph on standard output, wrapped to the terminal."""
-    console().print(Text(text, style=style), soft_wrap=False)
+        say(text.headline(space, level), "lab.title" if level.use != level.baseline else "")

@@ -16,12 +16,13 @@ from dsv4lab.tuning.search.log import BLOCK, CANDIDATE, OUTCOME, RESULT, WORKER
 from dsv4lab.tuning.store import (
     MANIFEST,
     RECORDS,
-    StoreError,
     first_difference,
     read_manifest,
     read_records,
+    record_line,
     sync_folder,
     write_json,
+    write_text,
 )
 
 MACHINE_FIELDS = ("cpu", "cpus", "platform", "python", "created")
@@ -95,10 +96,7 @@ def _collect(folders: Sequence[Path], manifests: Sequence[dict[str, Any]]) -> tu
     kept: dict[tuple[str, int], dict[str, Any]] = {}
     duplicates = torn_lines = 0
     for folder, manifest in zip(folders, manifests, strict=True):
-        try:
-            records, torn = read_records(folder / RECORDS)
-        except OSError as error:
-            raise StoreError(f"{folder / RECORDS}: cannot be read ({error.strerror})") from error
+        records, torn = read_records(folder / RECORDS)
         torn_lines += torn
         for record in _placed(manifest, records):
             if record["kind"] in _CONCLUSIONS:
@@ -163,13 +161,8 @@ def _write(out: Path, manifest: dict[str, Any], records: Sequence[dict[str, Any]
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     try:
-        with (part / RECORDS).open("w", encoding="utf-8") as file:
-            for record in records:
-                file.write(json.dumps(record, separators=(",", ":"), ensure_ascii=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        write_text(part / RECORDS, "".join(map(record_line, records)))
         write_json(part / MANIFEST, manifest)
-        sync_folder(part)
         part.rename(out)
         sync_folder(out.parent)
     except BaseException:

@@ -15,7 +15,7 @@ from dsv4lab.tuning.arms import Arm
 from dsv4lab.tuning.recommend import SCOPE
 from dsv4lab.tuning.session import SessionResult
 from dsv4lab.tuning.store import REPORT, write_text
-from dsv4lab.viz.html import Picture, Text, pictures_page
+from dsv4lab.viz.html import Picture, Text, html_table, pictures_page
 from dsv4lab.viz.page_layout import page_layout_figure
 from dsv4lab.viz.queue_occupancy import queue_occupancy_figure
 from dsv4lab.viz.stream_busy import stream_busy_figure
@@ -75,7 +75,7 @@ def _confirmation(result: SessionResult) -> Blocks:
         return []
     return [
         Text(f"<h2>The pairs that decide: {escape(tables.confirm_title(found))}</h2>"),
-        Text(_html_table(tables.CONFIRM_COLUMNS, tables.confirm_table(found))),
+        Text(html_table(tables.CONFIRM_COLUMNS, tables.confirm_table(found))),
     ]
 
 
@@ -85,7 +85,7 @@ def _sweep(result: SessionResult) -> Blocks:
         return []
     return [
         Text("<h2>The sweep</h2>"),
-        Text(_html_table(*tables.sweep_table(result), _row_classes(result), "sweep")),
+        Text(html_table(*tables.sweep_table(result), _row_classes(result), "sweep")),
         Text(f'<p class="quiet">{escape(tables.noise_text(result))} {escape(tables.control_text(result))}</p>'),
         Picture(tpot_heatmap(rows)),
         Picture(delta_bars(rows)),
@@ -101,7 +101,7 @@ def _streams(arms: Sequence[Arm]) -> Blocks:
     )
     return [
         Text("<h2>Streams: baseline and overlap</h2>"),
-        Text(_html_table(tables.PROFILE_COLUMNS, tables.profile_table(arms))),
+        Text(html_table(tables.PROFILE_COLUMNS, tables.profile_table(arms))),
         Picture(stream_busy_figure({arm.choice.plan: arm.busy for arm in arms}), text),
     ]
 
@@ -135,7 +135,7 @@ def _pool(arm: Arm) -> Blocks:
 def _method(result: SessionResult) -> Blocks:
     items = "".join(f"<li>{escape(text)}</li>" for text in tables.method_lines(result))
     manifest = tables.manifest_lines(result)
-    table = _html_table(("setting", "value"), manifest)
+    table = html_table(("setting", "value"), manifest)
     return [Text(f"<h2>Method</h2><ul>{items}</ul>"), Text(f"<h2>Manifest</h2>{table}")]
 
 
@@ -166,14 +166,3 @@ def _row_classes(result: SessionResult) -> list[str]:
         best = use is not None and not row.control and (row.plan, row.hw_queues) == (use.plan, use.hw_queues)
         out.append("control" if row.control else "best" if best else "")
     return out
-
-
-def _html_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], classes: Sequence[str] = (), css: str = "plain"
-) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
-    body = []
-    for at, row in enumerate(rows):
-        mark = f' class="{classes[at]}"' if classes and classes[at] else ""
-        body.append(f"<tr{mark}>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>")
-    return f"<table class='{css}'><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"

@@ -88,7 +88,7 @@ class SessionStore:
     def append(self, kind: str, **fields: Any) -> None:
         """Write one record and wait until it is on disk."""
         record = {"kind": kind, "at": datetime.now(UTC).isoformat(timespec="milliseconds"), **fields}
-        data = (json.dumps(record, separators=(",", ":"), ensure_ascii=False) + "\n").encode()
+        data = record_line(record).encode()
         while data:
             data = data[os.write(self._fd, data) :]
         os.fsync(self._fd)
@@ -113,11 +113,20 @@ class SessionStore:
         self.close()
 
 
+def record_line(record: Mapping[str, Any]) -> str:
+    """A record as it stands in the file."""
+    return json.dumps(record, separators=(",", ":"), ensure_ascii=False) + "\n"
+
+
 def read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The whole records in ``path`` and the number of lines that a crash tore."""
+    """The whole records in ``path`` and the number of lines that a crash tore. Raises :class:`StoreError`."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read ({error.strerror})") from error
     records: list[dict[str, Any]] = []
     torn = 0
-    for line in path.read_bytes().split(b"\n"):
+    for line in data.split(b"\n"):
         if not line.strip(b"\0 \r"):
             continue
         try:

@@ -9,7 +9,7 @@ from typing import Any
 from dsv4lab.tuning.knobs import CONCURRENCY, MAX_NEW_TOKENS, PROMPT_TOKENS, RATE, Setting, value_text
 from dsv4lab.tuning.stats import Difference
 from dsv4lab.tuning.tables import Table
-from dsv4lab.tuning.view import BASELINE, CONTROL, FINISHED, SERVER, SIMULATED, Profiled, Row, SessionView, Use
+from dsv4lab.tuning.view import BASELINE, CONTROL, FINISHED, SEARCH, SERVER, SIMULATED, Profiled, Row, SessionView, Use
 from dsv4lab.units import percent_text
 
 DASH = "-"
@@ -153,7 +153,7 @@ def headline(view: SessionView) -> str:
     if not view.uses:
         return "Nothing has been compared yet." if view.state != FINISHED else "There was nothing to compare."
     gained = [use for use in view.uses if use.gained]
-    if view.state != FINISHED and view.kind == "search":
+    if view.state != FINISHED and view.kind == SEARCH:
         return "The session has not ended: the figures are of what was measured so far, and recommend nothing."
     if not gained:
         return f"Use {view.uses[0].baseline.label}: no other setting was found to be faster."

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
 from dsv4lab.tuning import summary
 from dsv4lab.tuning.launch import launch_lines
 from dsv4lab.tuning.store import write_text
-from dsv4lab.tuning.tables import Table
 from dsv4lab.tuning.view import BASELINE, CONTROL, SessionView
 from dsv4lab.viz.axes import plural
 from dsv4lab.viz.changes import ChangeRow, Point, changes_figure, points_figure
-from dsv4lab.viz.html import Picture, Text, pictures_page
+from dsv4lab.viz.html import Picture, Text, html_table, pictures_page
 from dsv4lab.viz.stream_busy import stream_busy_figure
 
 _STYLE = """<style>
@@ -68,7 +66,7 @@ def _published(view: SessionView) -> Blocks:
             head = f"<h2>Before and after: {escape(title)}</h2>" if title else "<h2>Before and after</h2>"
             about = summary.about_text(uses)
             out.append(
-                Text(head + f'<p class="quiet">{escape(about)}</p>' + html_table(summary.published_table(view, uses)))
+                Text(head + f'<p class="quiet">{escape(about)}</p>' + html_table(*summary.published_table(view, uses)))
             )
     return out
 
@@ -110,7 +108,7 @@ def _settings(view: SessionView) -> Blocks:
             "control" if row.role == CONTROL else "best" if (row.load, row.setting) in used else "" for row in rows
         ]
         head = f"<h2>All settings: {escape(title)}</h2>" if title else "<h2>All settings</h2>"
-        out.append(Text(head + html_table(summary.settings_table(view, loads), marks, "settings")))
+        out.append(Text(head + html_table(*summary.settings_table(view, loads), marks, "settings")))
     return out
 
 
@@ -120,7 +118,7 @@ def _profiles(view: SessionView) -> Blocks:
     pictured = {f"{p.setting.label}, {summary.level_text(p.load, name=True)}": p.busy for p in view.profiles[:6]}
     traces = [Path(p.trace).name for p in view.profiles if p.trace]
     caption = f"Traces: {', '.join(traces)}." if traces else ""
-    table = html_table(summary.profile_table(view.profiles))
+    table = html_table(*summary.profile_table(view.profiles))
     return [Text(f"<h2>Profiles</h2>{table}"), Picture(stream_busy_figure(pictured), caption)]
 
 
@@ -141,16 +139,5 @@ def _first(text: str) -> str:
 
 
 def _method(view: SessionView) -> Blocks:
-    table = html_table(summary.manifest_table(view), css="manifest")
+    table = html_table(*summary.manifest_table(view), css="manifest")
     return [Text(f"<details><summary>Manifest</summary>{table}</details>")]
-
-
-def html_table(table: Table, classes: Sequence[str] = (), css: str = "plain") -> str:
-    """A table whose cells are escaped; ``classes`` mark rows."""
-    columns, rows = table
-    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
-    body = []
-    for at, row in enumerate(rows):
-        mark = f' class="{classes[at]}"' if at < len(classes) and classes[at] else ""
-        body.append(f"<tr{mark}>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>")
-    return f'<table class="{css}"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dsv4lab.timeline.records import BusySummary
+from dsv4lab.tuning import block
 from dsv4lab.tuning.knobs import CONCURRENCY, Setting
 from dsv4lab.tuning.stats import Difference, Noise, median, noise, percentile, pooled
 
@@ -16,12 +17,12 @@ ENGINE, SERVER, SIMULATED = "engine", "server", "simulated"
 BASELINE, CANDIDATE, CONTROL = "baseline", "candidate", "control"
 MEASURING, FINISHED = "measuring", "finished"
 FAILURES = {
-    "died_at_start": "died at start",
-    "start_timed_out": "never healthy",
-    "crashed": "crashed",
-    "hung": "hung",
-    "failed": "failed",
-    "outputs_differ": "other outputs",
+    block.DIED_AT_START: "died at start",
+    block.START_TIMED_OUT: "never healthy",
+    block.CRASHED: "crashed",
+    block.HUNG: "hung",
+    block.FAILED: "failed",
+    block.OUTPUTS_DIFFER: "other outputs",
 }
 """What the outcomes of a block that are no figures are called in tables."""
 

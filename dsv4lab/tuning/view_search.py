@@ -39,10 +39,7 @@ def search_view(folder: Path) -> SessionView:
     Raises :class:`dsv4lab.tuning.store.StoreError` if there is none or its records do not fit it.
     """
     manifest = read_manifest(folder)
-    try:
-        records, torn = read_records(folder / RECORDS)
-    except OSError as error:
-        raise StoreError(f"{folder / RECORDS}: cannot be read ({error.strerror})") from error
+    records, torn = read_records(folder / RECORDS)
     try:
         return _Maker(folder, manifest, records).view(torn)
     except (KeyError, TypeError, AttributeError, ValueError) as error:

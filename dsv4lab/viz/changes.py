@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 
 from dsv4lab.viz import theme as themes
 from dsv4lab.viz.axes import plural
+from dsv4lab.viz.pareto import add_front
 from dsv4lab.viz.sheet import Heading, Sheet, empty_sheet
 
 MOST_ROWS = 24
@@ -128,17 +129,7 @@ def points_sheet(points: Sequence[Point]) -> Sheet:
     sheet = Sheet(
         Heading("Latency and throughput", "each mark is a setting; crosses are the baseline", legend=True), [300]
     )
-    front = _front(points)
-    if len(front) > 1:
-        sheet.add(
-            "scatter",
-            x=[p.tpot_ms for p in front],
-            y=[p.tokens_per_s for p in front],
-            mode="lines",
-            line={"color": themes.GREY, "width": 1.5, "dash": "dot"},
-            name="nothing better on both",
-            hoverinfo="skip",
-        )
+    add_front(sheet, points)
     for number, series in enumerate(dict.fromkeys(p.series for p in points)):
         own = [p for p in points if p.series == series]
         sheet.add(
@@ -160,14 +151,6 @@ def points_sheet(points: Sequence[Point]) -> Sheet:
     sheet.x_axis(0, title={"text": "TPOT (ms per token)"})
     sheet.y_axis(0, title={"text": "throughput (tokens/s)"}, rangemode="tozero")
     return sheet
-
-
-def _front(points: Sequence[Point]) -> list[Point]:
-    best: list[Point] = []
-    for point in sorted(points, key=lambda p: (p.tpot_ms, -p.tokens_per_s)):
-        if not best or point.tokens_per_s > best[-1].tokens_per_s:
-            best.append(point)
-    return best
 
 
 def _point_text(point: Point) -> str:

@@ -64,6 +64,18 @@ class Picture:
     caption: str = ""
 
 
+def html_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], classes: Sequence[str] = (), css: str = "plain"
+) -> str:
+    """A table whose cells are escaped; ``classes`` mark rows, ``css`` the table."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
+    body = []
+    for at, row in enumerate(rows):
+        mark = f' class="{classes[at]}"' if classes and classes[at] else ""
+        body.append(f"<tr{mark}>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>")
+    return f'<table class="{css}"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
+
+
 def pictures_page(title: str, blocks: Sequence[Text | Picture]) -> str:
     """The page as text: plotly.js is inside, nothing is fetched. ``title`` is plain text."""
     names = {

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from dsv4lab.timeline.records import SweepRow
 from dsv4lab.viz import theme as themes
 from dsv4lab.viz.axes import plural
+from dsv4lab.viz.pareto import add_front
 from dsv4lab.viz.sheet import Heading, Sheet, empty_sheet
 
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
@@ -137,17 +138,7 @@ def tradeoff_sheet(rows: Sequence[SweepRow], chosen: SweepRow | None = None) -> 
     shapes = ", ".join(f"{name} {plural(q, 'queue')}" for name, q in zip(names, queues, strict=True))
     said = f"{shapes}; larger marks: more requests in flight; bars: p10 to p90"
     sheet = Sheet(Heading("Latency and throughput", said, legend=True), [276])
-    front = _front(rows)
-    if len(front) > 1:
-        sheet.add(
-            "scatter",
-            x=[r.tpot_ms for r in front],
-            y=[r.tokens_per_s for r in front],
-            mode="lines",
-            line={"color": themes.GREY, "width": 1.5, "dash": "dot"},
-            name="nothing better on both",
-            hoverinfo="skip",
-        )
+    add_front(sheet, [r for r in rows if not r.control])
     for number, plan in enumerate(dict.fromkeys(r.plan for r in rows)):
         _add_points(sheet, [r for r in rows if r.plan == plan], queues, _plan_color(plan, number), number)
     if chosen is not None:
@@ -182,14 +173,6 @@ def _add_points(sheet: Sheet, picked: list[SweepRow], queues: list[int], color: 
         customdata=[row_text(r) for r in picked],
         hovertemplate=_HOVER,
     )
-
-
-def _front(rows: Sequence[SweepRow]) -> list[SweepRow]:
-    best: list[SweepRow] = []
-    for row in sorted((r for r in rows if not r.control), key=lambda r: (r.tpot_ms, -r.tokens_per_s)):
-        if not best or row.tokens_per_s > best[-1].tokens_per_s:
-            best.append(row)
-    return best
 
 
 def _plan_color(plan: str, number: int) -> str:

@@ -171,15 +171,6 @@ def _ruled_out(decision: Decision) -> bool:
     return decision.verdict in (Verdict.SLOWER, Verdict.NO_DIFFERENCE, Verdict.NO_GAIN)
 
 
-def pareto_front(points: Iterable[Point]) -> tuple[Point, ...]:
-    """The points that no other beats or equals in both figures, by TPOT; of equal ones the first."""
-    front: list[Point] = []
-    for point in sorted(points, key=lambda p: (p.tpot_ms, -p.tokens_per_s)):
-        if not front or point.tokens_per_s > front[-1].tokens_per_s:
-            front.append(point)
-    return tuple(front)
-
-
 def measured_points(space: KnobSpace, decisions: Iterable[Decision]) -> Iterable[Point]:
     """Every setting with figures, and each load's baseline as it was beside the first of them."""
     seen: set[Setting] = set()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from dsv4lab._version import __version__
 from dsv4lab.host import cpu_name, usable_cores
+from dsv4lab.timeline.pareto import pareto_front
 from dsv4lab.timeline.records import Manifest
 from dsv4lab.tuning.arm_target import ArmTarget
 from dsv4lab.tuning.block import EXPLORE
@@ -21,7 +22,7 @@ from dsv4lab.tuning.search import log as records
 from dsv4lab.tuning.search.duel import RUN_OFF_FACTOR
 from dsv4lab.tuning.search.forecast import Alike, Forecast, Order, Prior
 from dsv4lab.tuning.search.log import SearchLog
-from dsv4lab.tuning.search.outcome import CONTENDERS, Level, SearchResult, measured_points, noise_of, pareto_front
+from dsv4lab.tuning.search.outcome import CONTENDERS, Level, SearchResult, measured_points, noise_of
 from dsv4lab.tuning.search.plan import SearchPlan
 from dsv4lab.tuning.search.propose import Proposer
 from dsv4lab.tuning.search.runner import Progress, Runner, Tell
