@@ -1,4 +1,4 @@
-"""``dsv4lab bench``: load on a server, from outside."""
+"""``dsv4lab bench``: load on a server, from outside; overlap plans, in this process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsv4lab.cli.base import Command, add_common_options
+from dsv4lab.cli.bench_overlap import add_overlap, run_overlap
 from dsv4lab.cli.model_args import positive
 from dsv4lab.cli.output import console, emit_json, note, progress, table
 from dsv4lab.cli.safe import clip
@@ -24,18 +25,20 @@ _ERROR_WIDTH = 200
 
 
 class BenchCommand(Command):
-    """Measure a server."""
+    """Measure a server, or overlap plans on this machine."""
 
     name = "bench"
-    help = "load any OpenAI-compatible server: TTFT, TPOT, inter-token and end-to-end latency, tokens/s"
+    help = "load any OpenAI-compatible server: latencies, tokens/s; or time overlap plans on this machine"
     examples = (
         "dsv4lab bench serve --url http://127.0.0.1:8000 --concurrency 8 --requests 64",
         "dsv4lab bench serve --isl 1024 --osl 128 --ratio 0.8 --rate 4 --requests 200 --seed 1 --json",
         "dsv4lab bench serve --url http://gpu-box:30000 --prompts prompts.jsonl --osl 256 --gpus 8",
+        "dsv4lab bench overlap --shape flash-tp8 --out overlap",
+        "dsv4lab bench overlap --device cpu --concurrency 1,4 --rounds 9 --json",
     )
 
     def prepare(self, parser: argparse.ArgumentParser) -> None:
-        """The action ``serve``, and its arguments."""
+        """The actions ``serve`` and ``overlap``, and their arguments."""
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
         serve = actions.add_parser("serve", help="load a server that runs", allow_abbrev=False)
         add_common_options(serve, nested=True)
@@ -48,13 +51,16 @@ class BenchCommand(Command):
         serve.add_argument(
             "--silence", type=float, default=120.0, metavar="S", help="give a silent request up (default: 120 s)"
         )
+        add_overlap(actions)
 
     def run(self, args: argparse.Namespace) -> int:
-        """Run the load: 0, 1 if a request failed.
+        """Run the load: 0, 1 if a request failed; or see :func:`run_overlap`.
 
         JSON: ``url``, ``model``, ``load``, ``report``, ``requests`` (each ``ttft_ms``, ``tpot_ms``, ``latency_ms``,
         ``prompt_tokens``, ``new_tokens``, ``error``).
         """
+        if args.action == "overlap":
+            return run_overlap(args)
         require_aiohttp()
         spec = _spec(args)
         endpoint, records, report = asyncio.run(_run(args, spec))

@@ -211,6 +211,10 @@ class Runner:
             plan.check(self._op_names())
         return self._programs.compiled(self._shape(mode, tokens, tokens), plan or self._plan).program
 
+    def compiled(self, shape: Shape, plan: OverlapPlan) -> CompiledProgram:
+        """The program of ``shape``, as :meth:`prepare` returns it, under ``plan``, with what it calls."""
+        return self._programs.compiled(shape, plan)
+
     def resources(self) -> Resources:
         """Every resource that ops may declare, with its memory: pool and arena."""
         buffers = {name: (tensor,) for name, tensor in self.arena.buffers.items()}

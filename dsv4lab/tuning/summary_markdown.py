@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dsv4lab.tuning import summary
 from dsv4lab.tuning.launch import launch_lines
-from dsv4lab.tuning.tables import Table
+from dsv4lab.tuning.table_text import markdown_table, plain
 from dsv4lab.tuning.view import SessionView
 
 
 def markdown(view: SessionView, *, settings: bool = True) -> str:
     """The session; without the long table of all settings if ``settings`` is false."""
-    parts = [f"## {_plain(view.title)}", f"**{_plain(summary.headline(view))}**"]
+    parts = [f"## {plain(view.title)}", f"**{plain(summary.headline(view))}**"]
     parts += [
         text for text in (summary.scope_text(view), summary.gate_sentence(view), summary.noise_sentence(view)) if text
     ]
@@ -19,31 +19,18 @@ def markdown(view: SessionView, *, settings: bool = True) -> str:
         if uses:
             about = summary.about_text(uses)
             parts += [
-                f"### {_plain(title or 'Before and after')}",
-                _plain(about),
+                f"### {plain(title or 'Before and after')}",
+                plain(about),
                 markdown_table(summary.published_table(view, uses)),
             ]
     if view.profiles:
         parts += ["### Profiles", markdown_table(summary.profile_table(view.profiles))]
     for line in launch_lines(view):
-        parts += [f"{line.framework}, {_plain(line.what)}:", f"```sh\n{line.line}\n```"]
+        parts += [f"{line.framework}, {plain(line.what)}:", f"```sh\n{line.line}\n```"]
     if settings:
         for title, loads in summary.groups(view):
-            parts += [f"### All settings: {_plain(title)}" if title else "### All settings"]
+            parts += [f"### All settings: {plain(title)}" if title else "### All settings"]
             parts += [markdown_table(summary.settings_table(view, loads), left=2)]
     if failed := summary.failures(view):
-        parts += ["### Failed", "\n".join(f"- {_plain(text.splitlines()[0])}" for text in failed)]
+        parts += ["### Failed", "\n".join(f"- {plain(text.splitlines()[0])}" for text in failed)]
     return "\n\n".join(parts) + "\n"
-
-
-def markdown_table(table: Table, left: int = 1) -> str:
-    """A table with its first ``left`` columns and the last aligned left."""
-    columns, rows = table
-    marks = ["---" if at < left or at == len(columns) - 1 else "---:" for at in range(len(columns))]
-    lines = [columns, tuple(marks), *rows]
-    return "\n".join(f"| {' | '.join(_plain(cell) for cell in line)} |" for line in lines)
-
-
-def _plain(text: str) -> str:
-    """``text`` on one line, nothing in it read as a table's border or as HTML."""
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -8,18 +8,16 @@ from dsv4lab.tuning.arms import Arm
 from dsv4lab.tuning.recommend import SCOPE, Recommendation
 from dsv4lab.tuning.session import Finding, SessionResult
 from dsv4lab.tuning.stats import LEVEL, MIN_BLOCKS, Difference
+from dsv4lab.tuning.table_text import Table
 from dsv4lab.units import ns_text, percent_text, ratio_text
 
-__all__ = ["SCOPE"]
+__all__ = ["SCOPE", "Table"]
 
 SWEEP_COLUMNS = ("level", "plan", "queues", "TPOT ms", "p10 to p90", "TTFT ms", "tokens/s", "vs off", "paired trials")
 SHORT_COLUMNS = tuple(name for name in SWEEP_COLUMNS if name not in ("TTFT ms", "paired trials"))
 PROFILE_COLUMNS = ("setting", "main busy", "side busy", "hidden", "concurrency", "wall")
 
 CONFIRM_COLUMNS = ("level", "off TPOT ms", "TPOT ms", "change", "95 % interval", "verdict")
-
-Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
-"""Column names and rows of cells."""
 
 _MARKS = {"undecided": "", "baseline": ""}
 
