@@ -122,7 +122,8 @@ def show(record: OverlapRecord) -> None:
     if views:
         title = "Best plan against the faster serial program: TPOT in us, tokens/s per GPU"
         text_table(*tables.short_result_table(views), title=title)
-        text_table(*tables.control_table(views), title="Serial programs and plan auto")
+        title = "Serial programs (side products as one: off; apart: unfused) and plan auto"
+        text_table(*tables.control_table(views), title=title)
         text_table(*tables.hidden_table(views), title="Side ops alone, hidden time, byte floor", left=2)
     if record.profiles:
         text_table(*tables.profile_table(record.profiles), title="Profile of a step", left=3)

@@ -23,7 +23,7 @@ def step_bytes(stage: Stage, n: int) -> Bytes:
     experts those that uniform routing is expected to hit; compressor state and activations are left out.
     """
     weights = stage.runner.weights
-    total = sum(t.nbytes for t in _tensors(weights)) - weights.embed.nbytes
+    total = _memory(weights) - weights.embed.nbytes
     hit = experts_hit(stage.model, n) / stage.model.n_routed_experts
     for layer in weights.layers:
         if layer.moe.table is not None:
@@ -66,6 +66,16 @@ def copy_rate() -> float:
     del source, target
     cuda.empty_cache()
     return float(2 * COPY_BYTES / statistics.median(times[1:]))
+
+
+def _memory(value: object) -> int:
+    """Bytes of all tensors in ``value``; what several of them share counts once."""
+    spans = sorted((t.data_ptr(), t.data_ptr() + t.nbytes) for t in _tensors(value))
+    total, reached = 0, 0
+    for begin, end in spans:
+        total += max(0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
 
 
 def _tensors(value: object) -> Iterator[torch.Tensor]:
