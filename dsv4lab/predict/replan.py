@@ -95,12 +95,12 @@ def _placed(op: ProgramOp, us: float, plan: OverlapPlan, base: Profiled) -> list
     streams = [plan.stream_of((part, op.name), "", tokens) for part in parts]
     if streams[0] == streams[1]:
         return [(op, us, streams[0])]
-    query, key = _parts(op, parts)
+    query, key = split_op(op, parts)
     return [(query, us * QUERY_PART, streams[0]), (key, us * (1 - QUERY_PART), streams[1])]
 
 
-def _parts(op: ProgramOp, names: Sequence[str]) -> tuple[ProgramOp, ProgramOp]:
-    """The query part has ``q`` in place; the key part reads the rest and writes the rest."""
+def split_op(op: ProgramOp, names: Sequence[str]) -> tuple[ProgramOp, ProgramOp]:
+    """The parts of a fused op: the query part has ``q`` in place; the key part reads the rest and writes the rest."""
     query = replace(op, name=names[0], reads=tuple(r for r in op.reads if r != "qkv_a"), writes=("q",))
     key = replace(
         op, name=names[1], reads=tuple(r for r in op.reads if r != "q"), writes=tuple(w for w in op.writes if w != "q")

@@ -210,7 +210,7 @@ def leans(
     def gain(changes: dict[str, float]) -> float:
         numbers = {k: v for k, v in changes.items() if k not in _TRACED}
         changed = with_values(on, numbers)
-        shares = {name.removeprefix("traced_"): min(1.0, v) for name, v in changes.items() if name in _TRACED}
+        shares: dict[str, Any] = {k.removeprefix("traced_"): min(1.0, v) for k, v in changes.items() if k in _TRACED}
         work = replace(sample.workload, costs=tuple(replace(c, **shares) for c in sample.workload.costs))
         answer = ask(replace(sample, workload=work), plan, changed, tokens=tokens, move=move, join=join, graphs=graphs)
         return answer.gain

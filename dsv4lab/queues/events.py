@@ -6,17 +6,16 @@ All times are float nanoseconds from the host's first submission.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from dsv4lab.queues.costs import Machine
-from dsv4lab.queues.fluid import corun_rates
+from dsv4lab.queues.fluid import Sharing
 from dsv4lab.queues.packets import Packets
+from dsv4lab.queues.running import NEVER, Running
 from dsv4lab.queues.workload import Cost, Workload
 
 START, WAKE, WRITTEN = 0, 1, 2
-NEVER = float("inf")
-ALONE = (1.0,)
 
 
 @dataclass(slots=True)
@@ -30,19 +29,6 @@ class Times:
     end: list[float]
     taxed: int = 0
     blocked_ns: float = 0.0
-
-
-@dataclass(slots=True)
-class _Running:
-    """Kernels on the device and what is left of each, in nanoseconds alone."""
-
-    loss: float
-    ids: list[int] = field(default_factory=list)
-    left: list[float] = field(default_factory=list)
-    kinds: list[int] = field(default_factory=list)
-    rates: tuple[float, ...] = ()
-    now: float = 0.0
-    memo: dict[tuple[int, ...], tuple[float, ...]] = field(default_factory=dict)
 
 
 def _kinds(costs: Sequence[Cost]) -> tuple[list[int], list[Cost]]:
@@ -80,7 +66,9 @@ class Simulation:
         self.tax = machine.poll_tax_us * 1e3
         self.pipes = max(1, int(machine["pipes"])) if machine["poll_scope_pipe"] else 1
         self.blocked, self.waiting = [0] * self.pipes, 0
-        self.running = _Running(machine["corun_loss"])
+        sharing = Sharing(machine["corun_loss"], machine["latency_load"], max(1, int(machine["cus"])))
+        self.running = Running(self.costs, sharing)
+        self.spacing, self.last_start = machine["dispatch_us"] * 1e3, -NEVER
         queues = len(packets.rings)
         self.position, self.pending = [0] * queues, [0] * queues
         self.visible = [0.0] * queues
@@ -99,7 +87,7 @@ class Simulation:
         self.settled = True
         heap, running = self.heap, self.running
         while heap or running.ids:
-            at, end = self._next_end()
+            at, end = running.next_change()
             if heap and heap[0][0] < end:
                 now, _, what, q = heappop(heap)
                 if what == START:
@@ -183,6 +171,7 @@ class Simulation:
                 times.blocked_ns += end - running.now
             running.now = end
             times.start[i], times.end[i] = when, end
+            self.last_start = when
             if self.collective[i]:
                 self.last_collective = end
             position += 1
@@ -213,14 +202,15 @@ class Simulation:
                 self._push(self.visible[waiter], WAKE, waiter)
 
     def _start(self, q: int, now: float) -> None:
-        ring, running = self.rings[q], self.running
+        if now < self.last_start + self.spacing:
+            self._push(self.last_start + self.spacing, START, q)
+            return
+        self.last_start = now
+        ring = self.rings[q]
         i = ring[self.position[q]]
         self._advance(now)
         self.times.start[i] = now
-        running.ids.append(i)
-        running.left.append(self._work(i, now))
-        running.kinds.append(self.kind[i])
-        self._rates()
+        self.running.add(i, self.kind[i], self._work(i, now))
         self.outstanding[q] += 1
         self.position[q] += 1
         if self.position[q] < len(ring):
@@ -230,12 +220,11 @@ class Simulation:
                 self._head(q, now)
 
     def _end(self, at: int, now: float) -> None:
-        running = self.running
+        """The kernel at place ``at`` ends, or its last wave begins."""
         self._advance(now)
-        i = running.ids.pop(at)
-        running.left.pop(at)
-        running.kinds.pop(at)
-        self._rates()
+        if self.running.turns_last(at):
+            return
+        i = self.running.remove(at)
         self.times.end[i] = now
         if self.collective[i]:
             self.last_collective = now
@@ -247,37 +236,7 @@ class Simulation:
             self.stalled[q] = False
             self._head(q, now)
 
-    def _next_end(self) -> tuple[int, float]:
-        running = self.running
-        if not running.ids:
-            return -1, NEVER
-        if len(running.ids) == 1:
-            return 0, running.now + running.left[0]
-        ends = [left / rate for left, rate in zip(running.left, running.rates, strict=True)]
-        at = min(range(len(ends)), key=ends.__getitem__)
-        return at, running.now + ends[at]
-
     def _advance(self, now: float) -> None:
-        running = self.running
-        passed = now - running.now
-        if passed > 0:
-            if self.waiting:
-                self.times.blocked_ns += passed
-            if len(running.left) == 1:
-                running.left[0] = max(0.0, running.left[0] - passed * running.rates[0])
-            elif running.left:
-                running.left = [
-                    max(0.0, left - passed * rate) for left, rate in zip(running.left, running.rates, strict=True)
-                ]
-        running.now = now
-
-    def _rates(self) -> None:
-        running = self.running
-        if len(running.ids) < 2:
-            running.rates = ALONE
-            return
-        key = tuple(running.kinds)
-        rates = running.memo.get(key)
-        if rates is None:
-            rates = running.memo[key] = corun_rates([self.costs[k] for k in key], running.loss)
-        running.rates = rates
+        passed = self.running.advance(now)
+        if passed > 0 and self.waiting:
+            self.times.blocked_ns += passed

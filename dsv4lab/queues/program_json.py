@@ -101,8 +101,11 @@ def _cost(op: Mapping[str, Any], machine: Machine, where: str) -> Cost:
     else:
         raise UsageError(f"{where}: it needs duration_us, or bytes or flops")
     derived = shares(machine, us, size, flops, groups, precision)
-    given = {k: _share(op, k, where) for k in ("occupancy", "bandwidth", "compute") if k in op}
-    return Cost(us, **({"occupancy": derived[0], "bandwidth": derived[1], "compute": derived[2]} | given))
+    occupancy, bandwidth, compute = (
+        _share(op, k, where) if k in op else own
+        for k, own in zip(("occupancy", "bandwidth", "compute"), derived, strict=True)
+    )
+    return Cost(us, occupancy, bandwidth, compute)
 
 
 def _known(data: Mapping[str, Any], fields: set[str], where: str) -> None:

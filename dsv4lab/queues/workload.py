@@ -17,13 +17,16 @@ class Cost:
     """What one op asks of the device when it runs alone.
 
     ``us``: its duration. ``occupancy``: the share of CUs that its workgroups touch. ``bandwidth`` and ``compute``: the
-    shares of the device's memory rate and of its arithmetic that it uses meanwhile. All shares are 0 to 1.
+    shares of the device's memory rate and of its arithmetic that it uses meanwhile. All shares are 0 to 1. ``blocks``:
+    workgroups, 0 if not known; ``footprint``: the share of a CU that one of them takes.
     """
 
     us: float
     occupancy: float = 0.0
     bandwidth: float = 0.0
     compute: float = 0.0
+    blocks: int = 0
+    footprint: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ class Bench:
         self.places = torch.zeros(1 << 10, dtype=torch.int64, device="cuda")
         self.tile = 0
         self.stop = 0
-        self.side = torch.cuda.Stream()
+        self.sides = [torch.cuda.Stream() for _ in range(7)]
 
     def read(self, mib: float, workgroups: int, warps: int = 4) -> Work:
         """Read ``mib`` MiB that were not read lately."""
@@ -101,23 +101,23 @@ class Bench:
         """Occupy slots."""
         return lambda: _fill_kernel[(workgroups,)](self.out, turns, BLOCK=1024, num_warps=4)
 
-    def us(self, main: list[Work], side: list[Work] | None = None) -> float:
-        """Median microseconds of a graph with ``main`` on one stream and ``side`` on another, forked at its start."""
-        for work in (*main, *(side or ())):
+    def us(self, main: list[Work], *sides: list[Work]) -> float:
+        """Median microseconds of a graph with ``main`` on one stream and ``sides`` on others, forked at its start."""
+        for work in (*main, *(work for side in sides for work in side)):
             work()  # compiled before the capture
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             current = torch.cuda.current_stream()
-            if side:
-                self.side.wait_stream(current)
-                with torch.cuda.stream(self.side):
+            for stream, side in zip(self.sides, sides, strict=False):
+                stream.wait_stream(current)
+                with torch.cuda.stream(stream):
                     for work in side:
                         work()
             for work in main:
                 work()
-            if side:
-                current.wait_stream(self.side)
+            for stream, _ in zip(self.sides, sides, strict=False):
+                current.wait_stream(stream)
         times = []
         for _ in range(self.rounds + 3):
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -159,12 +159,22 @@ def rows_of(bench: Bench) -> list[dict[str, Any]]:
     chain = bench.us([bench.hop() for _ in range(CHAIN)])
     hop = (chain - bench.us([bench.hop() for _ in range(8)])) / (CHAIN - 8)
     keep(f"{CHAIN} chains of {HOPS} hops", chain, op("hop", "main", hop, 1, CHAIN), each_us=hop)
+    for streams in (1, 2, 4, 8):
+        forks(bench, keep, streams, hop)
     for workgroups in (8, 33, 66, 132, 264):
         beside_hops(bench, keep, workgroups, hop)
     for a, b in ((33, 33), (66, 66), (132, 132), (264, 264), (33, 132), (132, 264)):
         beside_reads(bench, keep, a, b)
     behind_fill(bench, keep, hop)
     return rows
+
+
+def forks(bench: Bench, keep: Callable[..., float], streams: int, hop: float) -> None:
+    """One chain of hops on each of ``streams`` streams, forked at once."""
+    one = [[bench.hop()] for _ in range(streams - 1)]
+    both = bench.us([bench.hop()], *one)
+    ops = [op(f"k{n}", "main" if not n else f"side{n - 1}", hop, 1) for n in range(streams)]
+    keep(f"hops on {streams} streams", both, *ops)
 
 
 def beside_hops(bench: Bench, keep: Callable[..., float], workgroups: int, hop: float) -> None:

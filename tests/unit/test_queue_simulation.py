@@ -14,7 +14,7 @@ from dsv4lab.errors import UsageError
 from dsv4lab.queues.collectives import arrival_floors, floors_for
 from dsv4lab.queues.costs import Machine, machine
 from dsv4lab.queues.events import Simulation
-from dsv4lab.queues.fluid import corun_rates, fair_parts
+from dsv4lab.queues.fluid import Sharing, corun_rates, fair_parts
 from dsv4lab.queues.packets import lower
 from dsv4lab.queues.place import place
 from dsv4lab.queues.program_json import workload_from_json
@@ -147,9 +147,9 @@ def test_fair_parts_use_the_capacity_and_give_nobody_more_than_asked(demands: li
 
 def test_small_kernels_run_side_by_side_without_loss_and_large_ones_do_not() -> None:
     small, large = Cost(10, 0.3), Cost(10, 1.0)
-    assert corun_rates([small, small], 0.145) == (1.0, 1.0)
-    assert corun_rates([small, large], 0.145) == (0.855, 0.855)
-    assert corun_rates([Cost(9, 0.1, 0.9), Cost(9, 0.1, 0.9)], 0.1) == pytest.approx((5 / 9, 5 / 9))
+    assert corun_rates([small, small], Sharing(0.145)) == (1.0, 1.0)
+    assert corun_rates([small, large], Sharing(0.145)) == (0.855, 0.855)
+    assert corun_rates([Cost(9, 0.1, 0.9), Cost(9, 0.1, 0.9)], Sharing(0.1)) == pytest.approx((5 / 9, 5 / 9))
 
 
 def chain_and_waiter(runtime: str, **changes: float) -> Simulated:

@@ -1,0 +1,101 @@
+"""Kernels of graph replays in a Kineto file of CUDA, with the shapes that say how much of a device each takes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from dsv4lab.errors import TraceError
+
+BUSY = {"kernel", "gpu_memcpy", "gpu_memset"}
+REGISTER_UNIT = 256
+"""Registers are handed to a warp in units of this many (CUDA's occupancy tables, since 3.x)."""
+RESERVED_BYTES = 1024
+"""Shared memory of a workgroup that the system keeps (since 8.0)."""
+PLACES = 32
+"""Workgroups that one SM can hold, however small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One row: times in microseconds, ``blocks`` workgroups, each taking the share ``footprint`` of an SM."""
+
+    name: str
+    start_us: float
+    end_us: float
+    blocks: int
+    footprint: float
+
+
+Replay = tuple[Launch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Replays:
+    """Replays of one graph, in order of time, their rows in order of start. ``device`` and ``sms`` of the first GPU."""
+
+    rows: tuple[Replay, ...]
+    device: str
+    sms: int
+
+
+def replays_of(path: Path) -> Replays:
+    """The graph replays in ``path``: rows that one launch of the host has in common.
+
+    Raises:
+        TraceError: no JSON, no replay of two or more rows, or replays that differ in their kernels.
+
+    """
+    data = _document(path)
+    gpu = next(iter(data.get("deviceProperties") or ()), None)
+    if not isinstance(gpu, Mapping) or "numSms" not in gpu:
+        raise TraceError(f"{path}: it does not describe its GPU (deviceProperties)")
+    by_launch: dict[int, list[Launch]] = {}
+    for event in data.get("traceEvents", ()):
+        if isinstance(event, Mapping) and event.get("cat") in BUSY:
+            key = int(event.get("args", {}).get("correlation", -1))
+            by_launch.setdefault(key, []).append(_launch(event, gpu))
+    found = [tuple(sorted(rows, key=lambda r: (r.start_us, r.end_us))) for rows in by_launch.values() if len(rows) > 1]
+    if not found:
+        raise TraceError(f"{path}: no graph replay in it: every kernel was launched by itself")
+    found.sort(key=lambda rows: rows[0].start_us)
+    names = {tuple(row.name for row in rows) for rows in found}
+    if len(names) > 1:
+        sizes = ", ".join(str(len(rows)) for rows in found)
+        raise TraceError(f"{path}: its replays are not of one serial graph (kernels in each: {sizes})")
+    return Replays(tuple(found), str(gpu.get("name", "")), int(gpu["numSms"]))
+
+
+def _document(path: Path) -> Mapping[str, Any]:
+    try:
+        raw = path.read_bytes()
+        data = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+    except (OSError, EOFError, ValueError) as error:
+        raise TraceError(f"{path}: {error}") from None
+    if not isinstance(data, Mapping):
+        raise TraceError(f"{path}: no Kineto trace: it holds no object")
+    return data
+
+
+def _launch(event: Mapping[str, Any], gpu: Mapping[str, Any]) -> Launch:
+    args, start = event.get("args", {}), float(event["ts"])
+    blocks, footprint = (1, 0.0) if event["cat"] != "kernel" or "grid" not in args else _shape(args, gpu)
+    return Launch(str(event["name"]), start, start + float(event["dur"]), blocks, footprint)
+
+
+def _shape(args: Mapping[str, Any], gpu: Mapping[str, Any]) -> tuple[int, float]:
+    """Workgroups, and the largest of the shares of an SM that one takes: registers, memory, warps, places."""
+    warps = -(-prod(args["block"]) // int(gpu["warpSize"]))
+    registers = -(-int(args["registers per thread"]) * int(gpu["warpSize"]) // REGISTER_UNIT) * REGISTER_UNIT
+    shares = (
+        registers * warps / gpu["regsPerMultiprocessor"],
+        (int(args["shared memory"]) + RESERVED_BYTES) / gpu["sharedMemPerMultiprocessor"],
+        warps * gpu["warpSize"] / gpu["maxThreadsPerMultiprocessor"],
+        1 / PLACES,
+    )
+    return prod(args["grid"]), min(1.0, max(shares))

@@ -1,0 +1,217 @@
+"""A replayed step under another plan: hazards from its op list, costs from a trace of the baseline, shape by shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from dsv4lab.config.model import LayerKind, ModelConfig
+from dsv4lab.errors import TraceError
+from dsv4lab.overlap.plan import OverlapPlan
+from dsv4lab.overlap.recording import recording_order
+from dsv4lab.overlap.scoreboard import cross_stream_waits, hazards
+from dsv4lab.predict.kernel_rows import Replays
+from dsv4lab.predict.layer_ops import StepShape, kind_ops
+from dsv4lab.predict.op_kernels import op_kernels
+from dsv4lab.predict.replan import SPLITS, split_op
+from dsv4lab.predict.whatif import Answer
+from dsv4lab.queues.costs import Machine, with_values
+from dsv4lab.queues.simulate import Simulated, simulate
+from dsv4lab.queues.workload import Cost, Workload
+from dsv4lab.timeline.program import MAIN, ProgramOp, StreamProgram
+
+LEAST_US = 0.05
+"""What a kernel takes at least beyond the end of the one before it."""
+FLOOR_US = 1.5
+"""What of a kernel's time is not spent on memory: weights are told apart from the rest of an op by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Kernel ``number`` of the step by itself: ``lead_us`` from the end of the one before it, then its cost.
+
+    One that is launched before that end (programmatic launch) has no lead, and only what it adds behind it counts.
+    """
+
+    number: int
+    lead_us: float
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of the baseline: ``kernels[i]`` of op ``i``. ``gap_us``: median lead; ``wall_us``: median replay."""
+
+    program: StreamProgram
+    kernels: tuple[tuple[Kernel, ...], ...]
+    gap_us: float
+    wall_us: float
+
+
+def step_of(program: StreamProgram, replays: Replays, on: Machine, bytes_of: Sequence[float] = ()) -> Step:
+    """Costs of ``program``, which ran under plan ``off``, from its replays: medians over them.
+
+    ``bytes_of[i]``: memory that op ``i`` moves, so that kernels side by side share the memory rate; empty: not known,
+    and nothing is shared but CUs.
+
+    Raises:
+        TraceError: the program is not serial, or the replays are not of it.
+
+    """
+    if program.streams != (MAIN,):
+        raise TraceError(f"the baseline must be traced under plan off, this program is of plan {program.plan}")
+    names = [row.name for row in replays.rows[0]]
+    spans = op_kernels(program.ops, names)
+    leads, tails = _times(replays)
+    sizes = bytes_of or [0.0] * len(spans)
+    kernels = tuple(
+        _kernels(span, size, replays, leads, tails, on) for span, size in zip(spans, sizes, strict=True)
+    )  # fmt: skip
+    wall = median(max(row.end_us for row in rows) - rows[0].start_us for rows in replays.rows)
+    return Step(program, kernels, median(lead for lead in leads if lead > 0), wall)
+
+
+def _times(replays: Replays) -> tuple[list[float], list[float]]:
+    """By kernel: from the end of all before it to its start, 0 if it starts sooner; and what it adds behind both."""
+    leads: list[list[float]] = []
+    tails: list[list[float]] = []
+    for rows in replays.rows:
+        reach = rows[0].start_us
+        leads.append([])
+        tails.append([])
+        for row in rows:
+            lead = max(0.0, row.start_us - reach)
+            leads[-1].append(lead)
+            tails[-1].append(max(LEAST_US, row.end_us - reach - lead))
+            reach = max(reach, row.end_us)
+    return [median(each) for each in zip(*leads, strict=True)], [median(each) for each in zip(*tails, strict=True)]
+
+
+def _kernels(
+    span: range, size: float, replays: Replays, leads: Sequence[float], tails: Sequence[float], on: Machine
+) -> tuple[Kernel, ...]:
+    """The kernels of one op; its bytes go to them by their time beyond a floor."""
+    rows = replays.rows[0]
+    beyond = [max(0.0, tails[i] - FLOOR_US) for i in span]
+    rate = on["bandwidth_gbps"] * on["roof_share"] * 1e3
+    found = []
+    for i, more in zip(span, beyond, strict=True):
+        moved = size * more / (sum(beyond) or 1.0)
+        cost = Cost(
+            tails[i],
+            occupancy=min(1.0, rows[i].blocks / on["cus"]),
+            bandwidth=min(1.0, moved / (tails[i] * rate)),
+            blocks=rows[i].blocks,
+            footprint=rows[i].footprint,
+        )
+        found.append(Kernel(i, leads[i], cost))
+    return tuple(found)
+
+
+def step_bytes(program: StreamProgram, model: ModelConfig, shape: StepShape) -> list[float]:
+    """Bytes that each op of ``program`` moves, as the cost model of ``model`` has them; 0 for ops that it lacks."""
+    kinds = kinds_of(program)
+    known = {
+        (kind.label, op.name): sum(kernel.size for kernel in op.kernels)
+        for kind in LayerKind
+        for op in kind_ops(model, kind, shape)
+    }
+    return [known.get((kinds.get(op.layer, ""), op.name), 0.0) for op in program.ops]
+
+
+def kinds_of(program: StreamProgram) -> dict[int, str]:
+    """The kind of each layer, by the ops in it."""
+    names: dict[int, set[str]] = {}
+    for op in program.ops:
+        if op.layer >= 0:
+            names.setdefault(op.layer, set()).add(op.name)
+    return {
+        layer: "csa" if "indexer.topk" in ops else "hca" if "compressor.gemm" in ops else "swa"
+        for layer, ops in names.items()
+    }
+
+
+def planned(step: Step, plan: OverlapPlan) -> Workload:
+    """The kernels of ``step`` on the streams of ``plan``, recorded in the order in which the engine records them."""
+    kinds, tokens = kinds_of(step.program), step.program.tokens
+    ops: list[ProgramOp] = []
+    streams: list[str] = []
+    kernels: list[tuple[Kernel, ...]] = []
+    for op, own in zip(step.program.ops, step.kernels, strict=True):
+        kind = kinds.get(op.layer, "")
+        parts = SPLITS.get(op.name)
+        places = [plan.stream_of((part, op.name), kind, tokens) for part in parts] if parts else []
+        if parts and places[0] != places[1] and len(own) == len(parts):
+            ops += split_op(op, parts)
+            streams += places
+            kernels += [(kernel,) for kernel in own]
+        else:
+            ops.append(op)
+            streams.append(plan.stream_of((op.name,), kind, tokens))
+            kernels.append(own)
+    deps = hazards([(op.reads, op.writes) for op in ops])
+    order = recording_order(streams, deps)
+    waits = cross_stream_waits(streams, deps, order)
+    return _workload(step, plan.name, order, ops, streams, waits, kernels)
+
+
+def _workload(
+    step: Step,
+    label: str,
+    order: Sequence[int],
+    ops: Sequence[ProgramOp],
+    streams: Sequence[str],
+    waits: Sequence[tuple[int, ...]],
+    kernels: Sequence[tuple[Kernel, ...]],
+) -> Workload:
+    """One packet per kernel. A kernel whose predecessor is another one than in the baseline has the usual lead."""
+    last_row: dict[int, int] = {}
+    tail: dict[str, int] = {}
+    rows: list[tuple[ProgramOp, str, tuple[int, ...], Kernel, float]] = []
+    for i in order:
+        after = tuple(sorted(last_row[w] for w in waits[i]))
+        for kernel in kernels[i]:
+            same = not after and tail.get(streams[i], -1) == kernel.number - 1
+            rows.append((ops[i], streams[i], after, kernel, kernel.lead_us if same else step.gap_us))
+            tail[streams[i]], after = kernel.number, ()
+        last_row[i] = len(rows) - 1
+    return Workload(
+        names=tuple(row[0].name for row in rows),
+        layers=tuple(row[0].layer for row in rows),
+        streams=tuple(row[1] for row in rows),
+        waits=tuple(row[2] for row in rows),
+        costs=tuple(row[3].cost for row in rows),
+        kinds=("kernel",) * len(rows),
+        steps=(0,) * len(rows),
+        label=label,
+        lead_us=tuple(row[4] for row in rows),
+    )
+
+
+def replay_under(step: Step, plan: OverlapPlan, on: Machine) -> Simulated:
+    """One replay of ``step`` under ``plan``: gaps between kernels are the trace's own."""
+    return simulate(planned(step, plan), with_values(on, {"gap_us": 0.0, "graph_us": 0.0}), torch=True)
+
+
+def ask_step(step: Step, plan: OverlapPlan, on: Machine) -> Answer:
+    """Predict ``plan`` from the baseline alone; the model's difference is taken off the measured wall."""
+    off, run = replay_under(step, OverlapPlan("off"), on), replay_under(step, plan, on)
+    predicted = step.wall_us - (off.wall_ns - run.wall_ns) / 1e3
+    side = sum(stream != MAIN for stream in run.workload.streams)
+    residual = off.wall_ns / 1e3 / step.wall_us - 1.0
+    return Answer(plan.name, on.hw_queues, side, step.wall_us, residual, predicted, run)
+
+
+def perfect(step: Step, plan: OverlapPlan) -> float:
+    """The gain if kernels side by side cost each other nothing and edges cost nothing: the guess to beat."""
+    work = planned(step, plan)
+    free = replace(work, costs=tuple(Cost(cost.us) for cost in work.costs))
+    times: list[float] = []
+    last: dict[str, float] = {}
+    for i, cost in enumerate(free.costs):
+        ready = max([last.get(free.streams[i], 0.0), *(times[w] for w in free.waits[i])])
+        last[free.streams[i]] = ready + free.lead_us[i] + cost.us
+        times.append(last[free.streams[i]])
+    serial = sum(kernel.lead_us + kernel.cost.us for own in step.kernels for kernel in own)
+    return 1.0 - max(times) / serial
