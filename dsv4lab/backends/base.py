@@ -16,7 +16,16 @@ class Ops(Protocol):
     """One method per op. Tensors are written in place or through ``out``; shapes are those of the references."""
 
     def linear(self, x: Tensor, weight: Weight, out: Tensor) -> None:
-        """``out = x @ weight.T``: ``[T, K]``, ``[N, K]``, ``[T, N]``, in the dtype of ``weight``, else of ``x``."""
+        """``out = x @ weight.T``: ``[T, K]``, ``[N, K]``, ``[T, N]``.
+
+        A float32 ``out`` of bf16 operands holds the float32 sums.
+        """
+        ...
+
+    def rows_alike(self, tokens: int, weight: Weight) -> bool:
+        """Whether :meth:`linear` of ``tokens`` tokens gives each row of ``weight`` the same bits whatever rows are
+        beside it, so that products with one input may be one product.
+        """
         ...
 
     def grouped_linear(self, x: Tensor, weight: Tensor, out: Tensor) -> None:

@@ -48,7 +48,12 @@ class TorchOps:
     def linear(self, x: Tensor, weight: Weight, out: Tensor) -> None:
         """See :meth:`Ops.linear`; a quantised weight is decoded, activations stay as they are."""
         matrix = dense(weight, x.dtype)
+        matrix = matrix.to(torch.promote_types(matrix.dtype, out.dtype))
         torch.mm(x.to(matrix.dtype), matrix.t(), out=out)
+
+    def rows_alike(self, tokens: int, weight: Weight) -> bool:
+        """See :meth:`Ops.rows_alike`; a CPU library's blocks depend on the shape."""
+        return False
 
     def moe_gemm(
         self, x: Tensor, experts: Tensor, weights: Tensor, w13: Weight, w2: Weight, limit: float, out: Tensor

@@ -1,4 +1,4 @@
-"""The GPU backend: the Triton kernels of ``dsv4_kernels``; plain matrix products are the vendor library's, by torch."""
+"""The GPU backend: the Triton kernels of ``dsv4_kernels``; plain products of many tokens are the vendor library's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from dsv4_kernels.formats import FP8_GROUP
 from dsv4_kernels.hadamard import hadamard
-from dsv4_kernels.rope import rope_table
 from dsv4_kernels.weights import Fp8Weight, Weight, quantised
 
 from dsv4lab.backends.base import Ops, Tensor
@@ -19,6 +18,8 @@ from dsv4lab.errors import UnavailableError, UsageError
 from dsv4lab.kv.pool import Rows
 
 SCORE_BUDGET = 256 << 20  # bytes of scores held at once
+OWN_GEMM_TOKENS = 64
+OWN_GEMM_ROWS = 8192
 KERNELS = {
     "rms_norm": "norm_quant.triton_op:rms_norm",
     "mhc_pre": "mhc_pre_post.triton_op:mhc_pre",
@@ -40,6 +41,8 @@ KERNELS = {
     "moe_gemm": "moe_gemm.triton_op:moe_gemm",
     "moe_gemm_quant": "moe_gemm.triton_op:moe_gemm_quant",
     "quant": "norm_quant.triton_op:quant",
+    "bf16_gemm": "bf16_gemm.triton_op:bf16_gemm",
+    "rope_table": "inverse_rope.triton_op:rope_table",
     "block_fp8_gemm": "block_fp8_gemm.triton_op:block_fp8_gemm",
     "swiglu": "swiglu.triton_op:swiglu_rows",
 }
@@ -83,7 +86,7 @@ class TritonOps:
     def linear(self, x: Tensor, weight: Weight, out: Tensor) -> None:
         """See :meth:`Ops.linear`; for fp8 weights the activations are quantised too (dsv4-spec 2.14)."""
         if isinstance(weight, Tensor):
-            torch.mm(x.to(weight.dtype), weight.t(), out=out)
+            _product(x, weight, out)
             return
         if not isinstance(weight, Fp8Weight):
             raise UnavailableError("the triton backend multiplies by fp4 weights in experts only")
@@ -91,6 +94,10 @@ class TritonOps:
         scales = torch.empty(x.shape[0], x.shape[1] // FP8_GROUP, dtype=torch.uint8, device=x.device)
         kernel("quant")(x, codes, scales)
         kernel("block_fp8_gemm")(codes, scales, weight.codes, weight.scales, out)
+
+    def rows_alike(self, tokens: int, weight: Weight) -> bool:
+        """See :meth:`Ops.rows_alike`: our own products of few tokens are made row by row."""
+        return isinstance(weight, Tensor) and _ours(tokens, weight)
 
     def moe_gemm(
         self, x: Tensor, experts: Tensor, weights: Tensor, w13: Weight, w2: Weight, limit: float, out: Tensor
@@ -106,11 +113,14 @@ class TritonOps:
 
     def grouped_linear(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
         """See :meth:`Ops.grouped_linear`."""
+        if x.dtype is torch.bfloat16 and _ours(x.shape[0], weight):
+            kernel("bf16_gemm")(x, weight, out)
+            return
         out.copy_(torch.bmm(x.transpose(0, 1), weight.transpose(1, 2)).transpose(0, 1))
 
     def rope_table(self, positions: Tensor, frequencies: Tensor, out: Tensor) -> None:
         """See :meth:`Ops.rope_table`."""
-        out[:, 0], out[:, 1] = rope_table(positions, frequencies)
+        kernel("rope_table")(positions, frequencies, out)
 
     def q_norm_rope(self, q: Tensor, rope: Tensor, eps: float) -> None:
         """See :meth:`Ops.q_norm_rope`."""
@@ -172,6 +182,23 @@ class TritonOps:
         a = torch.empty(x.shape[0], w2.shape[1], dtype=x.dtype, device=x.device)
         kernel("swiglu")(h, limit, a)
         self.linear(a, w2, out)
+
+
+def _ours(tokens: int, weight: Tensor) -> bool:
+    """Whether a bf16 product is our kernel's: few tokens, and too few rows to keep a library's kernel busy."""
+    return weight.dtype is torch.bfloat16 and tokens <= OWN_GEMM_TOKENS and weight.shape[-2] <= OWN_GEMM_ROWS
+
+
+def _product(x: Tensor, weight: Tensor, out: Tensor) -> None:
+    """``out = x @ weight.T`` with float32 sums; ``out`` may be float32 where the operands are bf16."""
+    if weight.dtype is not torch.bfloat16 or x.dtype is not torch.bfloat16:
+        torch.mm(x.to(weight.dtype), weight.t(), out=out)
+    elif _ours(x.shape[0], weight) or (out.dtype is torch.float32 and torch.version.hip is not None):
+        kernel("bf16_gemm")(x, weight, out)
+    elif out.dtype is torch.float32:
+        torch.mm(x, weight.t(), out_dtype=torch.float32, out=out)
+    else:
+        torch.mm(x, weight.t(), out=out)
 
 
 def _checked(ops: Ops) -> Ops:

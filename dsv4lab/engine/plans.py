@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from dsv4lab.overlap.plan import OverlapPlan, Rule, is_auto, resolve_plan
@@ -20,4 +21,4 @@ def with_moe(plan: OverlapPlan) -> OverlapPlan:
         return plan
     used = [int(stream.removeprefix("side")) for stream in plan.side_streams]
     rule = Rule("moe.shared", f"side{max(used, default=-1) + 1}")
-    return OverlapPlan(f"{plan.name}+moe", (*plan.rules, rule))
+    return replace(plan, name=f"{plan.name}+moe", rules=(*plan.rules, rule))

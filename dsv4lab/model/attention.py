@@ -9,23 +9,19 @@ from dsv4lab.kv import pool as resource
 from dsv4lab.kv.metadata import IndexStream, StepMetadata
 from dsv4lab.model.builder import OpListBuilder, in_order
 from dsv4lab.model.collectives import list_all_reduce
-from dsv4lab.model.compressor import list_compressor, list_index_compressor
+from dsv4lab.model.compressor import INPUT, list_compressors
 from dsv4lab.model.indexer import CSA_STREAM, csa_stream_view, list_indexer
 from dsv4lab.model.rope import rope_view, table_of
 from dsv4lab.model.weights import AttentionWeights
 from dsv4lab.overlap.ops import fuse
 
-INPUT = "attn.in"
 OUTPUT = "attn.out"
 
 
 def list_attention(b: OpListBuilder, layer: int, w: AttentionWeights) -> None:
     """All ops from the normed input ``attn.in`` to the sublayer output ``attn.out``."""
     kind = b.config.kind(layer)
-    if w.compressor is not None:
-        list_compressor(b, layer, w.compressor, int(kind))
-    if w.indexer is not None:
-        list_index_compressor(b, layer, w.indexer.compressor)
+    list_compressors(b, layer, w)
     _list_qkv(b, layer, w, kind)
     if w.indexer is not None:
         list_indexer(b, layer, w.indexer)

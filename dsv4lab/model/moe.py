@@ -40,7 +40,10 @@ def list_moe(b: OpListBuilder, w: MoeWeights) -> None:
     y = b.buffer(OUTPUT, c.hidden_size) if peers is None else moe_view(b, "moe.partial", c.hidden_size)
 
     def combine(_: object) -> None:
-        y.copy_(routed if shared is None else routed + shared)
+        if shared is None:
+            y.copy_(routed)
+        else:
+            torch.add(routed, shared, out=y)
 
     b.add("moe.combine", combine, ("moe.routed",) if shared is None else ("moe.routed", "moe.shared"), (target,))
     _list_sum(b, y)

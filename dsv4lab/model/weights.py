@@ -26,7 +26,7 @@ class HyperConnectionWeights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompressorWeights:
-    """``kv_gate`` float32 ``[2 c, D]``: key rows, then score rows; ``ape [ratio, c]``; ``norm [d]``."""
+    """``kv_gate [2 c, D]``: key rows, then score rows, whose product is float32; ``ape [ratio, c]``; ``norm [d]``."""
 
     kv_gate: Tensor
     ape: Tensor
@@ -44,7 +44,11 @@ class IndexerWeights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionWeights:
-    """``qkv_a [q_lora + d, D]`` holds ``wq_a`` and ``wkv``; ``wo_a [G, o_lora, H * d / G]``."""
+    """``qkv_a [q_lora + d, D]`` holds ``wq_a`` and ``wkv``; ``wo_a [G, o_lora, H * d / G]``.
+
+    ``side [R, D]``: the memory of all that the compressors and the indexer multiply the layer's input by, ``kv_gate``
+    of both and ``weights_proj``; None without an indexer.
+    """
 
     norm: Tensor
     qkv_a: Weight
@@ -56,6 +60,7 @@ class AttentionWeights:
     o_b: Weight
     compressor: CompressorWeights | None
     indexer: IndexerWeights | None
+    side: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,22 +153,38 @@ def build_hyper_connection(tensors: Named, prefix: str) -> HyperConnectionWeight
     return HyperConnectionWeights(*(take_tensor(tensors, f"{prefix}_{part}") for part in ("fn", "base", "scale")))
 
 
-def _compressor(tensors: Named, prefix: str) -> CompressorWeights:
-    keys, scores, ape, norm = (
-        take_tensor(tensors, f"{prefix}.{part}") for part in ("wkv.weight", "wgate.weight", "ape", "norm.weight")
-    )
-    return CompressorWeights(torch.cat((keys.float(), scores.float())), ape, norm)
+_KV_GATE = ("wkv.weight", "wgate.weight")
+
+
+def _compressor(tensors: Named, prefix: str, kv_gate: Tensor) -> CompressorWeights:
+    return CompressorWeights(kv_gate, *(take_tensor(tensors, f"{prefix}.{part}") for part in ("ape", "norm.weight")))
+
+
+def _side(tensors: Named, a: str) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """The rows of all side GEMMs of a layer with an indexer, one behind the other, and each GEMM's part of them."""
+    main = [take_tensor(tensors, f"{a}.compressor.{part}") for part in _KV_GATE]
+    index = [take_tensor(tensors, f"{a}.indexer.compressor.{part}") for part in _KV_GATE]
+    weights = take_tensor(tensors, f"{a}.indexer.weights_proj.weight")
+    whole = torch.cat((*main, *index, weights))
+    sizes = [2 * main[0].shape[0], 2 * index[0].shape[0], weights.shape[0]]
+    first, second, third = torch.split(whole, sizes)
+    return whole, (first, second, third)
 
 
 def _attention(config: ModelConfig, tensors: Named, prefix: str, kind: LayerKind) -> AttentionWeights:
     a = f"{prefix}.attn"
-    indexer = None
+    indexer, compressor, side = None, None, None
     if kind is LayerKind.CSA:
+        side, (main, index, weights) = _side(tensors, a)
+        compressor = _compressor(tensors, f"{a}.compressor", main)
         indexer = IndexerWeights(
             tensors.pop(f"{a}.indexer.wq_b.weight"),
-            take_tensor(tensors, f"{a}.indexer.weights_proj.weight"),
-            _compressor(tensors, f"{a}.indexer.compressor"),
+            weights,
+            _compressor(tensors, f"{a}.indexer.compressor", index),
         )
+    elif kind is not LayerKind.SWA:
+        kv_gate = torch.cat([take_tensor(tensors, f"{a}.compressor.{part}") for part in _KV_GATE])
+        compressor = _compressor(tensors, f"{a}.compressor", kv_gate)
     return AttentionWeights(
         norm=take_tensor(tensors, f"{prefix}.attn_norm.weight"),
         qkv_a=concatenated((tensors.pop(f"{a}.wq_a.weight"), tensors.pop(f"{a}.wkv.weight"))),
@@ -173,8 +194,9 @@ def _attention(config: ModelConfig, tensors: Named, prefix: str, kind: LayerKind
         sink=take_tensor(tensors, f"{a}.attn_sink"),
         o_a=take_tensor(tensors, f"{a}.wo_a.weight").view(config.o_groups, config.o_lora_rank, -1),
         o_b=tensors.pop(f"{a}.wo_b.weight"),
-        compressor=None if kind is LayerKind.SWA else _compressor(tensors, f"{a}.compressor"),
+        compressor=compressor,
         indexer=indexer,
+        side=side,
     )
 
 

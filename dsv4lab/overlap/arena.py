@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -21,6 +21,7 @@ class Arena:
         self.capacity = capacity
         self.device = torch.device(device)
         self._buffers: dict[str, torch.Tensor] = {}
+        self._wholes: dict[tuple[str, ...], torch.Tensor] = {}
         self._scratch: dict[tuple[str, str], torch.Tensor] = {}
         self._sealed = False
 
@@ -38,6 +39,22 @@ class Arena:
                 f"buffer {name} is {list(buffer.shape[1:])} {buffer.dtype}, asked for {list(row_shape)} {dtype}"
             )
         return buffer[:rows]
+
+    def side_by_side(self, rows: int, columns: Mapping[str, int], dtype: torch.dtype) -> torch.Tensor:
+        """``[rows, sum of widths]`` whose columns are buffers, by name and width: an op that writes it writes them."""
+        key = tuple(columns)
+        whole = self._wholes.get(key)
+        if whole is None:
+            if taken := [name for name in columns if name in self._buffers]:
+                raise EngineError(f"buffer {taken[0]} has memory of its own already")
+            self._refuse_if_sealed(" and ".join(columns))
+            widths = list(columns.values())
+            whole = torch.zeros((self.capacity, sum(widths)), dtype=dtype, device=self.device)
+            self._wholes[key] = whole
+            self._buffers |= zip(columns, torch.split(whole, widths, dim=1), strict=True)
+        for name, width in columns.items():
+            self.view(name, rows, (width,), dtype)
+        return whole[:rows]
 
     def scratch(self, stream: str, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Uninitialised work space private to ``(stream, name)``; it grows to the largest shape seen."""

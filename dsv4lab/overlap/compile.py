@@ -72,11 +72,11 @@ def compile_program(
 
 
 def _place(op: Op, plan: OverlapPlan, tokens: int) -> list[tuple[Op, str]]:
-    """``op`` on its stream, or its parts on theirs if the plan separates them."""
+    """``op`` on its stream, or its parts on theirs if the plan separates or splits them."""
     if not op.parts:
         return [(op, plan.stream_of((op.name,), op.kind, tokens))]
     streams = [plan.stream_of((part.name, op.name), part.kind, tokens) for part in op.parts]
-    if len(set(streams)) == 1:
+    if len(set(streams)) == 1 and not plan.splits(op.name):
         return [(op, streams[0])]
     return list(zip(op.parts, streams, strict=True))
 

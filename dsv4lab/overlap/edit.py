@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dsv4lab.overlap.plan import OverlapPlan, Rule
@@ -70,7 +70,7 @@ def moved(plan: OverlapPlan, words: Vocabulary, op: str, stream: str, kind: str,
         rules = (Rule(pattern, stream),)
     rest = [r for r in plan.rules if not (r.ops == pattern and (r.layers in kinds or kind == "any") and _always(r))]
     wanted = words.placed(OverlapPlan(plan.name, (*rules, *rest)), tokens)
-    return OverlapPlan(plan.name, _needed((*rules, *rest), len(rules), wanted, words, tokens))
+    return replace(plan, rules=_needed((*rules, *rest), len(rules), wanted, words, tokens))
 
 
 def _needed(rules: Sequence[Rule], fresh: int, wanted: Placed, words: Vocabulary, tokens: int) -> tuple[Rule, ...]:
@@ -97,7 +97,8 @@ def as_python(plan: OverlapPlan) -> str:
     """``plan`` as the Python that makes it, for a notebook that has ``import dsv4lab as lab``."""
     lines = [f"    lab.Rule({', '.join(_arguments(rule))}),\n" for rule in plan.rules]
     body = f"(\n{''.join(lines)})" if lines else "()"
-    return f"lab.OverlapPlan({plan.name!r}, {body})"
+    split = f", {plan.split!r}" if plan.split else ""
+    return f"lab.OverlapPlan({plan.name!r}, {body}{split})"
 
 
 def _arguments(rule: Rule) -> list[str]:

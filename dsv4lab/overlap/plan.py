@@ -50,10 +50,18 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class OverlapPlan:
-    """Rules in order; the first that matches an op decides its stream, and an op without a rule stays on ``main``."""
+    """Rules in order; the first that matches an op decides its stream, and an op without a rule stays on ``main``.
+
+    Fused ops stay whole where all their parts are on one stream, unless a pattern of ``split`` matches their name.
+    """
 
     name: str
     rules: tuple[Rule, ...] = ()
+    split: tuple[str, ...] = ()
+
+    def splits(self, name: str) -> bool:
+        """Whether the fused op ``name`` is taken apart wherever its parts are."""
+        return any(fnmatchcase(name, pattern) for pattern in self.split)
 
     def stream_of(self, names: Iterable[str], kind: str, tokens: int) -> str:
         """Stream of an op known by ``names`` (its own and that of the fused op it is part of)."""
@@ -71,7 +79,7 @@ class OverlapPlan:
             raise PlanError(f"side_streams must be 0 or more, got {side_streams}")
         rules = tuple(replace(r, stream=_fold(r.stream, side_streams)) for r in self.rules)
         same = rules == self.rules and self.name != "auto"
-        return self if same else OverlapPlan(f"{self.name}/{side_streams}", rules)
+        return self if same else replace(self, name=f"{self.name}/{side_streams}", rules=rules)
 
     def gated(self, tokens: int) -> OverlapPlan:
         """The same plan in forwards of at most ``tokens`` tokens, where it does not have a narrower range of its own.
@@ -79,7 +87,7 @@ class OverlapPlan:
         The presets' own gate gives way, whichever is wider.
         """
         inside = (r for r in self.rules if r.min_tokens <= tokens)
-        return OverlapPlan(self.name, tuple(replace(r, max_tokens=_gate(r.max_tokens, tokens)) for r in inside))
+        return replace(self, rules=tuple(replace(r, max_tokens=_gate(r.max_tokens, tokens)) for r in inside))
 
     def check(self, names: Iterable[str]) -> None:
         """Raise ``PlanError`` if a rule's pattern matches none of the op ``names``."""
@@ -100,7 +108,7 @@ class OverlapPlan:
             }
             for r in self.rules
         ]
-        return {"name": self.name, "rules": rules}
+        return {"name": self.name, "rules": rules, **({"split": list(self.split)} if self.split else {})}
 
 
 def _fold(stream: str, side_streams: int) -> str:
@@ -114,7 +122,7 @@ def _gate(own: int | None, tokens: int) -> int:
 
 
 def plan_from_json(data: Mapping[str, Any]) -> OverlapPlan:
-    """Build a plan from ``{"name", "rules": [{"ops", "stream", "layers"?, "min_tokens"?, "max_tokens"?}]}``.
+    """Build a plan from ``{"name", "rules": [{"ops", "stream", "layers"?, "min_tokens"?, "max_tokens"?}], "split"?}``.
 
     Raises:
         PlanError: a field is missing, unknown or of the wrong type.
@@ -130,7 +138,10 @@ def plan_from_json(data: Mapping[str, Any]) -> OverlapPlan:
         if unknown:
             raise PlanError(f"plan rule {i} has unknown fields {sorted(unknown)}; it takes {list(Rule.__slots__)}")
         rules.append(_rule(i, entry))
-    return OverlapPlan(str(data.get("name", "custom")), tuple(rules))
+    split = data.get("split", [])
+    if not isinstance(split, list | tuple) or not all(isinstance(pattern, str) for pattern in split):
+        raise PlanError(f"plan field split must be a list of patterns of fused ops, got {split!r}")
+    return OverlapPlan(str(data.get("name", "custom")), tuple(rules), tuple(split))
 
 
 def _rule(index: int, entry: Mapping[str, Any]) -> Rule:
@@ -172,7 +183,23 @@ CUDA = OverlapPlan(
 MOE = OverlapPlan("moe", (Rule("moe.shared", "side0"),))
 """Shared expert beside the routed experts (``SGLANG_ROCM_USE_MULTI_STREAM``)."""
 
-PRESETS: dict[str, OverlapPlan] = {p.name: p for p in (OFF, HIP, CUDA, MOE)}
+SIDE = OverlapPlan(
+    "side",
+    (
+        Rule("indexer.weights*", "side0"),
+        Rule("indexer.compressor.*", "side0"),
+        Rule("compressor.*", "side0"),
+    ),
+)
+"""All that reads the layer's input beside Q/KV on one side stream, its products in one GEMM where that is fused."""
+
+SIDE_GEMM = "compressor.side_gemm"
+"""Fused op: the GEMMs of both compressors and of the index weights, which share their input."""
+
+UNFUSED = OverlapPlan("unfused", (), (SIDE_GEMM,))
+"""As ``off``, the fused GEMM taken apart: the serial program of engines that do not fuse it."""
+
+PRESETS: dict[str, OverlapPlan] = {p.name: p for p in (OFF, HIP, CUDA, MOE, SIDE, UNFUSED)}
 
 AUTO = OverlapPlan("auto")
 """No plan but a wish: on a GPU, the preset that is measured to be fastest, batch bucket by batch bucket."""
@@ -208,4 +235,5 @@ def resolve_plan(setting: str | Mapping[str, Any] | OverlapPlan) -> OverlapPlan:
         raise PlanError(f"unknown overlap plan {unknown[0]!r}; presets are {', '.join(PRESETS)}, joined by +, or auto")
     if len(parts) == 1:
         return PRESETS[setting]
-    return OverlapPlan(setting, tuple(rule for p in parts for rule in PRESETS[p].rules))
+    plans = [PRESETS[p] for p in parts]
+    return OverlapPlan(setting, tuple(r for p in plans for r in p.rules), tuple(s for p in plans for s in p.split))

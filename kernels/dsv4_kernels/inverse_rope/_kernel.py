@@ -1,4 +1,4 @@
-"""Rotation of row tails in place, and inverse rotation with quantisation for the grouped output projection."""
+"""The table of angles, rotation of row tails in place, and inverse rotation with quantisation for ``wo_a``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,28 @@ import triton
 import triton.language as tl
 
 from dsv4_kernels.jit import e8m0_of_amax, power_of_e8m0, to_e4m3
+
+
+@triton.jit(do_not_specialize=["n"])
+def _rope_table_kernel(
+    positions_ptr, frequencies_ptr, out_ptr, n, out_stride,
+    HALF: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """``out [n, 2, HALF]``: cosines and sines; angles are reduced to a turn in float64."""
+    TURN: tl.constexpr = 6.283185307179586
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    pair = tl.arange(0, BLOCK)
+    position = tl.load(positions_ptr + row, mask=row < n, other=0).to(tl.float64)
+    frequency = tl.load(frequencies_ptr + pair, mask=pair < HALF, other=0.0)
+    turns = position[:, None] * (frequency * (1.0 / TURN))[None, :]
+    angle = ((turns - tl.floor(turns + 0.5)) * TURN).to(tl.float32)
+    at = out_ptr + row.to(tl.int64)[:, None] * out_stride + pair[None, :]
+    mask = (row < n)[:, None] & (pair < HALF)[None, :]
+    tl.store(at, tl.cos(angle), mask=mask)
+    tl.store(at + HALF, tl.sin(angle), mask=mask)
 
 
 @triton.jit(do_not_specialize=["n"])

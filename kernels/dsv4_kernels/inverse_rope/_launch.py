@@ -1,4 +1,4 @@
-"""Rows of a program, by the number of head rows."""
+"""Rows of a program, by the number of head rows (or of tokens)."""
 
 from __future__ import annotations
 
@@ -17,5 +17,13 @@ ROTATE_QUANT = LaunchTable(
     {
         "nvidia": (row(config(1, 1, PDL, ROWS=1), rows=512), row(config(4, 1, PDL, ROWS=8))),
         "amd": (row(config(1, ROWS=1), rows=512), row(config(4, ROWS=8))),
+    },
+)
+
+ROPE_TABLE = LaunchTable(
+    "rope_table",
+    {
+        "nvidia": (row(config(1, 1, PDL, ROWS=1), rows=512), row(config(4, 1, PDL, ROWS=8))),
+        "amd": (row(config(1, ROWS=2), rows=512), row(config(4, ROWS=8))),
     },
 )

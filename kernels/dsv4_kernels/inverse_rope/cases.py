@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from dsv4_kernels.inverse_rope._launch import ROTATE, ROTATE_QUANT
-from dsv4_kernels.inverse_rope.reference import inverse_rope_quant_reference, rotate_reference
+from dsv4_kernels.inverse_rope._launch import ROPE_TABLE, ROTATE, ROTATE_QUANT
+from dsv4_kernels.inverse_rope.reference import (
+    inverse_rope_quant_reference,
+    rope_table_reference,
+    rotate_reference,
+)
 from dsv4_kernels.qk_norm_rope_store.cases import angles
 from dsv4_kernels.registry import Arguments, Case, Cost, KernelSpec, Tolerance
+from dsv4_kernels.rope import rope_frequencies
 from dsv4_kernels.testing.inputs import Inputs
 
 
@@ -29,6 +34,19 @@ def _quant(inputs: Inputs, tokens: int, heads: int) -> Arguments:
     }
 
 
+def _table(inputs: Inputs, tokens: int, rope: int = 64) -> Arguments:
+    return {
+        "positions": inputs.integers(0, 1 << 20, tokens),
+        "frequencies": rope_frequencies(rope, 160000.0, factor=16.0).to(inputs.device),
+        "out": inputs.empty(tokens, 2, rope // 2, dtype=torch.float32),
+    }
+
+
+def _table_cost(arguments: Arguments) -> Cost:
+    out = arguments["out"]
+    return Cost(4 * out.numel() + 8 * arguments["positions"].numel(), 20 * out.numel())
+
+
 def _rotate_cost(arguments: Arguments) -> Cost:
     x, cos = arguments["x"], arguments["cos"]
     tail = x.shape[0] * x.shape[1] * 2 * cos.shape[1]
@@ -42,6 +60,21 @@ def _quant_cost(arguments: Arguments) -> Cost:
 
 
 SPECS = (
+    KernelSpec(
+        "rope_table",
+        rope_table_reference,
+        "dsv4_kernels.inverse_rope.triton_op:rope_table",
+        (
+            Case("one", lambda i: _table(i, 1), compiled=True, bench=True),
+            Case("narrow", lambda i: _table(i, 7, rope=24)),
+            Case("none", lambda i: _table(i, 0)),
+            Case("many", lambda i: _table(i, 900), small=False, compiled=True),
+        ),
+        _table_cost,
+        (ROPE_TABLE,),
+        outputs=("out",),
+        tolerance=Tolerance(floor=2.0**-22),
+    ),
     KernelSpec(
         "rotate",
         rotate_reference,

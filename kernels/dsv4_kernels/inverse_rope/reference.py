@@ -5,7 +5,15 @@ from __future__ import annotations
 import torch
 
 from dsv4_kernels.formats import quantise_e4m3
-from dsv4_kernels.rope import rotate_tail
+from dsv4_kernels.rope import rope_table, rotate_tail
+
+
+def rope_table_reference(positions: torch.Tensor, frequencies: torch.Tensor, out: torch.Tensor) -> None:
+    """Cosines and sines ``out [T, 2, rope_dim / 2]`` float32 of int64 ``positions [T]`` (dsv4-spec 2.6).
+
+    ``frequencies``: float64 ``[rope_dim / 2]``, radians per token.
+    """
+    out[:, 0], out[:, 1] = rope_table(positions, frequencies)
 
 
 def inverse_rope_reference(o: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:

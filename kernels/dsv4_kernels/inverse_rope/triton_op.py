@@ -7,10 +7,35 @@ import triton
 
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
 from dsv4_kernels.formats import FP8_GROUP
-from dsv4_kernels.inverse_rope._kernel import _inverse_rope_quant_kernel, _rotate_kernel
-from dsv4_kernels.inverse_rope._launch import ROTATE, ROTATE_QUANT
+from dsv4_kernels.inverse_rope._kernel import (
+    _inverse_rope_quant_kernel,
+    _rope_table_kernel,
+    _rotate_kernel,
+)
+from dsv4_kernels.inverse_rope._launch import ROPE_TABLE, ROTATE, ROTATE_QUANT
 from dsv4_kernels.launch import launch, overlaps
 from dsv4_kernels.target import target_of
+
+
+def rope_table(positions: torch.Tensor, frequencies: torch.Tensor, out: torch.Tensor) -> None:
+    """See :func:`dsv4_kernels.inverse_rope.reference.rope_table_reference`; ``out[t]`` is contiguous."""
+    tokens, half = positions.shape[0], frequencies.shape[0]
+    require_shape("out", out, tokens, 2, half)
+    require_dtype("out", out, torch.float32)
+    require_dtype("positions", positions, torch.int64)
+    require_dtype("frequencies", frequencies, torch.float64)
+    require(out[:1].is_contiguous(), "out has rows that are not contiguous")
+    chosen = ROPE_TABLE.choose(target_of(out.device), rows=tokens)
+    launch(
+        _rope_table_kernel,
+        (triton.cdiv(tokens, chosen["ROWS"]),),
+        {
+            "positions_ptr": positions, "frequencies_ptr": frequencies, "out_ptr": out, "n": tokens,
+            "out_stride": out.stride(0),
+        },
+        {"HALF": half, "BLOCK": triton.next_power_of_2(half), "PDL": overlaps(out)},
+        chosen,
+    )  # fmt: skip
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, inverse: bool = False) -> None:
