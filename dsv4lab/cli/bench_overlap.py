@@ -58,6 +58,9 @@ def add_overlap(actions: Any) -> None:
         "--device", choices=("auto", "cuda", "hip", "cpu"), default="auto", help="default: the GPU if there is one"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write record, Markdown, traces and probe here")
+    parser.add_argument(
+        "--trace", metavar="A,B", help="plans to trace at concurrency 1, 4, 8 and 32, where off always is"
+    )
 
 
 def run_overlap(args: argparse.Namespace) -> int:
@@ -101,6 +104,7 @@ def overlap_settings(args: argparse.Namespace) -> Settings:
         replays=min(args.replays, 20) if cpu else args.replays,
         minutes=args.minutes,
         kv=args.kv,
+        traced=tuple(args.trace.split(",")) if args.trace else (),
     )
 
 

@@ -27,7 +27,17 @@ from tests.cpu.fake_device import FakeDevice, FakeGraph
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = Settings(
-    "tiny", "cpu", 4, 300, (1, 3), plans=("hip", "cuda+moe"), rounds=5, in_a_row=2, replays=4, minutes=30
+    "tiny",
+    "cpu",
+    4,
+    300,
+    (1, 3),
+    plans=("hip", "cuda+moe"),
+    rounds=5,
+    in_a_row=2,
+    replays=4,
+    minutes=30,
+    traced=("hip",),
 )
 
 
@@ -84,7 +94,8 @@ def test_replays_are_compared_and_levels_profiled(ran: tuple[OverlapRecord, Path
     assert record.replays is not None
     assert (record.replays.replays, record.replays.identical) == (4, 4)
     first = read(record)[0]
-    assert [(p.concurrency, p.plan) for p in record.profiles] == [(1, first.control.plan), (1, first.best.plan)]
+    wanted = dict.fromkeys([first.control.plan, first.best.plan, "off", "hip"])
+    assert [(p.concurrency, p.plan) for p in record.profiles] == [(1, plan) for plan in wanted]
 
 
 def test_files_are_written_and_read_back(ran: tuple[OverlapRecord, Path]) -> None:
@@ -96,6 +107,8 @@ def test_files_are_written_and_read_back(ran: tuple[OverlapRecord, Path]) -> Non
     names = {path.name for path in folder.iterdir()}
     assert {profile.trace for profile in record.profiles} <= names
     assert "probe.json" in names
+    programs = json.loads((folder / "programs-tiny.json").read_text(encoding="utf-8"))
+    assert {plan: len(one["streams"]) for plan, one in programs["1"].items()}["hip"] == 3
     assert not any(name.endswith(".part") for name in names)
 
 

@@ -32,7 +32,7 @@ from dsv4lab.tuning.overlap.settings import Settings
 from dsv4lab.tuning.overlap.stage import Stage, Tell
 
 TRACED = (1, 4, 8, 32)
-"""Levels whose ``off`` is traced for the queue model."""
+"""Levels at which ``off`` is traced, for the queue model to predict plans from."""
 
 LEVEL_S, PART_S = 20.0, 15.0
 """Seconds that have to be left for a part to begin."""
@@ -104,13 +104,14 @@ class _Bench:
         labels = {plan: [op.label for op in step.compiled.program.ops] for plan, step in steps.items()}
         serial = {plan: labels[plan] for plan in plans if plan in SERIAL}
         us = stage.turns_us(list(steps.values()), self._settings.rounds, self._settings.in_a_row)
+        clocks = smi("clocks.sm,clocks.mem,power.draw,temperature.gpu") if stage.on_gpu else None
         times = []
         for (plan, step), rounds in zip(steps.items(), us, strict=True):
             program = step.compiled.program
             counts = (len(program.streams), len(replay_lanes(program)))
             single, side = stage.single_us(step), self._side_us(stage, n, plan)
             times.append(PlanTimes(plan, tuple(rounds), single, *counts, alike(labels[plan], serial), side))
-        level = Level(n, tuple(times), floor.step_bytes(stage, n), auto)
+        level = Level(n, tuple(times), floor.step_bytes(stage, n), auto, clocks)
         self._keep(self._record.with_level(level))
         self._say(_told(read_level(level, self._settings.gpus, self._record.bytes_per_us)))
         stage.forget()
@@ -133,9 +134,14 @@ class _Bench:
         views = self._views()
         first = views[0]
         wanted = [(first.concurrency, first.control.plan), (first.concurrency, first.best.plan)]
-        wanted += [(view.concurrency, OFF.name) for view in views if view.concurrency in TRACED]
+        levels = [view.concurrency for view in views if view.concurrency in TRACED]
+        wanted += [(n, plan) for n in levels for plan in (OFF.name, *self._settings.traced)]
+        programs: dict[str, dict[str, Any]] = {}
         for n, plan in dict.fromkeys(wanted):
             self._keep(self._record.with_profile(profiles.profile(stage, plan, n, self._out)))
+            programs.setdefault(str(n), {})[plan] = stage.program(n, plan).to_json()
+        if self._out is not None:
+            write(self._out / f"programs-{self._settings.shape}.json", json.dumps(programs) + "\n")
 
     def _probe(self, stage: Stage) -> None:
         """The probe's file, for ``dsv4lab calibrate``; ``dsv4lab probe`` measures the same."""

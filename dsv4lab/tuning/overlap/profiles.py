@@ -16,7 +16,10 @@ from dsv4lab.timeline.timeline import Timeline
 from dsv4lab.tuning.overlap.record import LaneBusy, Profile
 from dsv4lab.tuning.overlap.stage import Stage, Step
 
-STEPS = 2
+STEPS, WARM = 6, 50
+"""Steps under the profiler, one right behind the other, and steps before them, which raise the clock; on a GPU."""
+
+CPU_STEPS = 2
 SUFFIX = ".pt.trace.json.gz"
 _BUSY = ("kernel", "gpu_memcpy", "gpu_memset")
 _MTIME = 0  # equal traces are equal files
@@ -28,19 +31,19 @@ def trace_name(shape: str, plan: str, n: int) -> str:
 
 
 def profile(stage: Stage, plan: str, n: int, folder: Path | None) -> Profile:
-    """Profile :data:`STEPS` steps after one to warm up; with ``folder``, keep the trace there."""
+    """Profile a few steps; with ``folder``, keep the trace there."""
     step = stage.step(n, plan)
-    stage.run(step)
     name = trace_name(stage.settings.shape, plan, n)
     if stage.gpu is not None and torch.cuda.is_available():
-        timeline = _on_gpu(stage, step, None if folder is None else folder / name)
+        steps, timeline = STEPS, _on_gpu(stage, step, None if folder is None else folder / name)
     else:
-        timeline = timeline_of([stage.run(step) for _ in range(STEPS)], meta={"plan": plan})
+        stage.run(step)
+        steps, timeline = CPU_STEPS, timeline_of([stage.run(step) for _ in range(CPU_STEPS)], meta={"plan": plan})
         if folder is not None:
             from dsv4lab.trace.export import export_kineto
 
             export_kineto(timeline, folder / name)
-    return summed(timeline, plan, n, STEPS, None if folder is None else name)
+    return summed(timeline, plan, n, steps, None if folder is None else name)
 
 
 def summed(timeline: Timeline, plan: str, n: int, steps: int, trace: str | None) -> Profile:
@@ -55,6 +58,8 @@ def _on_gpu(stage: Stage, step: Step, path: Path | None) -> Timeline:
     assert stage.gpu is not None
     assert step.graph is not None
     profiler: Any = torch.profiler
+    for _ in range(WARM):
+        stage.run(step)
     with (
         torch.inference_mode(),
         profiler.profile(activities=list(profiler.supported_activities()), acc_events=True) as found,

@@ -43,12 +43,15 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One concurrency level: ``plans`` took turns; ``auto`` is what plan ``auto`` took, None where it was not asked."""
+    """One concurrency level: ``plans`` took turns; ``auto`` is what plan ``auto`` took, None where it was not asked.
+    ``clocks``: what nvidia-smi told of clocks, power and temperature right after.
+    """
 
     concurrency: int
     plans: tuple[PlanTimes, ...]
     bytes: Bytes
     auto: str | None = None
+    clocks: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

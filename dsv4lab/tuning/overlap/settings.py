@@ -34,6 +34,8 @@ class Settings:
     replays: int = 1000
     minutes: float = 8.0
     kv: str = "bf16"
+    traced: tuple[str, ...] = ()
+    """Plans that are profiled at the levels of ``off``, 1, 4, 8 and 32, beside the best one."""
 
     def __post_init__(self) -> None:
         for name, value, known in (
