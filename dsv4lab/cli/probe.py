@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dsv4lab import host
-from dsv4lab._version import __version__
 from dsv4lab.cli.base import Command
 from dsv4lab.cli.model_args import positive
 from dsv4lab.cli.output import console, emit_json, note, table
 from dsv4lab.cli.safe import clean
 from dsv4lab.config.resolve import DeviceKind
 
-MOST_STREAMS = 32
-NO_EDGES = (
-    "the HIP library that torch loaded has no ordering edges (rocm-systems#11212): overlap on side streams is likely "
-    "a regression here"
-)
 _EXPLAINED = {
     "queues": "streams that run at once",
     "period_us": "kernel to kernel in a graph, us",
@@ -57,68 +49,23 @@ class ProbeCommand(Command):
     def run(self, args: argparse.Namespace) -> int:
         """Print what was found; ``--json`` is the probe's file with ``out`` and ``warnings`` beside it."""
         from dsv4lab.engine.devices import choose_device
+        from dsv4lab.tuning import machine_probe
 
         device = choose_device(args.device).device
-        document, warnings = _probe_cpu(args.rounds) if device == "cpu" else _probe_gpu(device, args.rounds)
+        document, warnings = machine_probe.probe_machine(device, args.rounds)
         if args.out is not None:
             args.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         if args.json:
             emit_json({**document, "warnings": warnings, "out": None if args.out is None else str(args.out)})
         else:
-            _print(document, args.out)
+            print_probe(document, args.out)
         for warning in warnings:
             note(warning)
         return 0
 
 
-def _machine(**more: Any) -> dict[str, Any]:
-    return {
-        "dsv4lab": __version__,
-        "cpu": host.cpu_name(),
-        "cores": host.usable_cores(),
-        "platform": platform.platform(),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        **more,
-    }
-
-
-def _probe_cpu(rounds: int) -> tuple[dict[str, Any], list[str]]:
-    from dsv4lab.predict.cpu_probe import probe_cpu
-    from dsv4lab.predict.probe import cpu_rows, probe_file
-
-    found = probe_cpu(rounds)
-    told = {
-        "handoff_us": found.handoff_us,
-        "slowdown": found.slowdown,
-        "compute_slowdown": found.compute_slowdown,
-    }
-    return probe_file("cpu", _machine(), cpu_rows(found), told), []
-
-
-def _probe_gpu(device: str, rounds: int) -> tuple[dict[str, Any], list[str]]:
-    import torch
-
-    from dsv4lab.config.engine import EngineConfig
-    from dsv4lab.engine.placement import device_api, place_of
-    from dsv4lab.overlap.spin import SpinBench
-    from dsv4lab.predict.probe import model_device, ordering_edges, probe, probe_file
-
-    api = device_api(place_of(EngineConfig("tiny", device=device, dtype="bfloat16")))
-    assert api is not None
-    bench = SpinBench(api, rounds)
-    rows, found = probe(bench.measure, bench.distinct_streams(MOST_STREAMS))
-    edges = ordering_edges(Path("/proc/self/maps").read_text(encoding="utf-8"), lambda path: Path(path).read_bytes())
-    gpu = torch.cuda.get_device_name()
-    runtime = f"HIP {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
-    machine = _machine(gpu=gpu, runtime=runtime, torch=str(torch.__version__))
-    if edges is not None:
-        machine |= {"hip_library": edges[0], "ordering_edges": edges[1]}
-    told = {**found.to_json(), "host_us": bench.host_us()}
-    warnings = [NO_EDGES] if edges is not None and not edges[1] else []
-    return probe_file(model_device(gpu), machine, rows, told), warnings
-
-
-def _print(document: dict[str, Any], out: Path | None) -> None:
+def print_probe(document: Mapping[str, Any], out: Path | None = None) -> None:
+    """What was found, as a table."""
     machine, found = document["machine"], document["found"]
     console().print(f"[lab.title]{clean(str(machine.get('gpu', machine['cpu'])))}[/]\n")
     rows = [[text, _number(found[name])] for name, text in _EXPLAINED.items() if name in found]

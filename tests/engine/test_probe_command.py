@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dsv4lab.cli import probe as command
 from dsv4lab.cli.main import main
 from dsv4lab.predict.probe import Found, probe_file
+from dsv4lab.tuning import machine_probe
 from tests.cpu.fake_device import FakeDevice
 
 FOUND = Found(8, True, ((0, 8),), 2.1, 3.4, 1.2, 5.5, 0.0)
@@ -43,9 +43,9 @@ def test_what_is_found_on_a_gpu_is_shown_and_missing_edges_are_warned_of(
 ) -> None:
     def probed(device: str, rounds: int) -> tuple[dict[str, Any], list[str]]:
         told = {**FOUND.to_json(), "host_us": {"launch": 3.3}}
-        return probe_file("h200", {"gpu": "NVIDIA H200", "cpu": "x"}, [], told), [command.NO_EDGES]
+        return probe_file("h200", {"gpu": "NVIDIA H200", "cpu": "x"}, [], told), [machine_probe.NO_EDGES]
 
-    monkeypatch.setattr(command, "_probe_gpu", probed)
+    monkeypatch.setattr(machine_probe, "probe_gpu", probed)
     monkeypatch.setattr("dsv4lab.engine.placement.place_of", lambda config: None)
     assert main(["probe", "--device", "hip"]) == 0
     out, err = capsys.readouterr()
@@ -60,7 +60,7 @@ def test_a_gpu_is_probed_stream_by_stream(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("dsv4lab.engine.placement.place_of", lambda config: None)
     monkeypatch.setattr("dsv4lab.engine.placement.device_api", lambda place: device)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA H200")
-    document, warnings = command._probe_gpu("cuda", 1)
+    document, warnings = machine_probe.probe_gpu("cuda", 1)
     assert document["device"] == "h200"
     assert document["machine"]["gpu"] == "NVIDIA H200"
     assert set(document["found"]["host_us"]) == {"launch", "event_record", "event_wait", "graph_launch"}

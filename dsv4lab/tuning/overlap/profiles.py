@@ -70,10 +70,19 @@ def _on_gpu(stage: Stage, step: Step, path: Path | None) -> Timeline:
     with tempfile.TemporaryDirectory() as there:
         plain = Path(there) / "trace.json"
         found.export_chrome_trace(str(plain))
-        data = plain.read_bytes()
+        document = cleaned(json.loads(plain.read_bytes()))
     if path is not None:
-        path.write_bytes(gzip.compress(data, mtime=_MTIME))
-    return device_rows(json.loads(data)["traceEvents"])
+        path.write_bytes(gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=_MTIME))
+    return device_rows(document["traceEvents"])
+
+
+def cleaned(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A trace of torch's profiler without the path that it was written to, and without processes that did nothing."""
+    events = document["traceEvents"]
+    used = {event["pid"] for event in events if event.get("ph") == "X"}
+    kept = [event for event in events if event.get("ph") != "M" or event.get("pid") in used]
+    rest = {name: value for name, value in document.items() if name not in ("traceName", "trace_id", "traceEvents")}
+    return {**rest, "traceEvents": kept}
 
 
 def device_rows(events: Sequence[Mapping[str, Any]]) -> Timeline:
