@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, get_args
 
@@ -16,8 +17,7 @@ from dsv4lab.engine.gather import gather
 from dsv4lab.engine.handle import OnEnd, RequestHandle
 from dsv4lab.engine.link import OnProgress
 from dsv4lab.engine.load import ContinuousLoad, LoadShape, check_room
-from dsv4lab.engine.payloads import unpack_timeline
-from dsv4lab.engine.profiling import own_load_profile, record
+from dsv4lab.engine.profiling import CaptureKind, How, own_load_profile, record, record_next
 from dsv4lab.engine.prompts import positive, synthetic, whole
 from dsv4lab.engine.request import SamplingParams
 from dsv4lab.engine.results import GenerateResult, Profile
@@ -96,11 +96,11 @@ class EngineClient(ChatClient):
         try:
             if not profile:
                 return run()
-            result, recorded = record(self._link, run)
+            result, _, recording = record(self._link, run)
         except BaseException:
             self._abandon(specs)
             raise
-        return replace(result, timeline=unpack_timeline(recorded.timeline))
+        return replace(result, timeline=recording.timeline)
 
     def load(
         self,
@@ -133,20 +133,31 @@ class EngineClient(ChatClient):
         )
 
     def profile(
-        self, steps: int = 20, *, concurrency: int | None = None, prompt_tokens: int = 256, timeout_s: float = 300.0
+        self,
+        steps: int = 20,
+        *,
+        concurrency: int | None = None,
+        prompt_tokens: int = 256,
+        timeout_s: float = 300.0,
+        capture: CaptureKind | None = None,
+        directory: str | Path | None = None,
     ) -> Profile:
         """Record the next ``steps`` forwards, fewer if the engine runs out of work.
 
         With nothing in flight, or with ``concurrency`` given, it decodes a synthetic load of its own (``concurrency``
         requests, 1 by default) and records ``steps`` of its decode forwards.
+
+        ``capture`` ``torch`` records kernels (on the CPU device ops and the operators in them) through torch's
+        profiler, and warns in the result where that changed the step's time; ``ops`` has the rows that the engine
+        times itself, on a GPU one per forward. By default a GPU is captured with ``torch``, the CPU device and several
+        ranks with ``ops``. ``directory`` keeps a file there, where TensorBoard's PyTorch plugin finds it.
         """
-        steps = positive(steps, "steps")
+        steps, how = positive(steps, "steps"), How.of(self._config, capture, directory)
         if concurrency is None and len(self._live):
-            pending = self._link.begin(lambda call: m.Record(call, steps, until_idle=True))
-            recorded = pending.wait(m.Recorded, timeout_s)
-            if recorded.program is not None:
-                return Profile(unpack_timeline(recorded.timeline), recorded.program, recorded.steps)
-        return own_load_profile(self, self._link, steps, concurrency or 1, prompt_tokens, timeout_s)
+            found = record_next(self._link, steps, timeout_s, how)
+            if found is not None:
+                return found
+        return own_load_profile(self, self._link, steps, concurrency or 1, prompt_tokens, timeout_s, how)
 
     @property
     def load_running(self) -> LoadShape | None:

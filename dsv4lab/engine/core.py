@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from dsv4lab.config.engine import EngineConfig
@@ -19,10 +20,11 @@ from dsv4lab.engine.handle import OnEnd, OnToken, RequestHandle
 from dsv4lab.engine.link import Link, OnProgress, Patience
 from dsv4lab.engine.payloads import unpack_timeline
 from dsv4lab.engine.plans import effective_plan
-from dsv4lab.engine.profiling import record
+from dsv4lab.engine.profiling import CaptureKind, How, record
 from dsv4lab.engine.prompts import whole
 from dsv4lab.engine.request import Limits, RequestSpec, SamplingParams
 from dsv4lab.engine.requests import LiveRequests
+from dsv4lab.engine.results import Recording
 from dsv4lab.engine.sampler import derived_seed
 from dsv4lab.errors import EngineError, LabError
 from dsv4lab.overlap.plan import OverlapPlan, resolve_plan
@@ -156,10 +158,18 @@ class ClientCore:
         self._observers.append(callback)
         return lambda: self._observers.remove(callback) if callback in self._observers else None
 
-    def record_while(self, run: Callable[[], object]) -> Timeline:
-        """The timeline of the first 4096 forwards while ``run()`` runs. Raises what it raises, and the worker's end."""
-        _, recorded = record(self._link, run)
-        return unpack_timeline(recorded.timeline)
+    def record_while(
+        self,
+        run: Callable[[], object],
+        *,
+        capture: CaptureKind | None = None,
+        directory: str | Path | None = None,
+    ) -> Recording:
+        """The first 4096 forwards, with torch's profiler 256, while ``run()`` runs; see :meth:`EngineClient.profile`.
+
+        Raises what ``run()`` raises, and the worker's end.
+        """
+        return record(self._link, run, how=How.of(self._config, capture, directory))[2]
 
     def _tell_change(self) -> None:
         for callback in list(self._observers):

@@ -14,10 +14,12 @@ from dsv4lab.config.model import ModelConfig
 from dsv4lab.engine.logprobs import TokenLogprobs
 from dsv4lab.engine.payloads import WireTimeline
 from dsv4lab.engine.request import FinishReason, Limits, RequestSpec
+from dsv4lab.engine.results import ProfilingCost
 from dsv4lab.engine.step import Mode
 from dsv4lab.errors import EngineError, LabError
 from dsv4lab.timeline.program import StreamProgram
 from dsv4lab.timeline.records import Manifest, PoolSnapshot, QueryReads, StepRecord
+from dsv4lab.trace.marks import CapturedRun
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -80,12 +82,15 @@ class Record(Call, frozen=True):
     """Record the next ``steps`` forwards and answer with :class:`Recorded`.
 
     ``decoding`` above 0 waits for the first decode forward of that many requests. ``until_idle`` answers early, with
-    what there is (perhaps nothing), once the engine has no work.
+    what there is (perhaps nothing), once the engine has no work. With ``torch``, a path, torch's profiler records too,
+    and writes there; of forwards that ``decoding`` waits for, ``lead`` come before it starts.
     """
 
     steps: int
     decoding: int = 0
     until_idle: bool = False
+    torch: str = ""
+    lead: int = 0
 
 
 class EndRecord(Call, frozen=True):
@@ -159,12 +164,23 @@ class Program(Reply, frozen=True):
     program: StreamProgram
 
 
+class Captured(msgspec.Struct, frozen=True):
+    """What torch's profiler wrote to ``path``; see :class:`dsv4lab.trace.capture.TorchCapture`."""
+
+    path: str
+    platform: str
+    programs: tuple[StreamProgram, ...]
+    runs: tuple[CapturedRun, ...]
+    cost: ProfilingCost | None
+
+
 class Recorded(Reply, frozen=True):
     """Forwards on one timeline; ``program`` is that of the last one, None if there were none."""
 
     timeline: WireTimeline
     program: StreamProgram | None
     steps: tuple[StepRecord, ...]
+    captured: Captured | None = None
 
 
 class Booting(Message, frozen=True):

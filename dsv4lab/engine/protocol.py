@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dsv4lab.kv.metadata import BatchItem
     from dsv4lab.overlap.plan import OverlapPlan
     from dsv4lab.overlap.run_record import RunRecord
+    from dsv4lab.overlap.tracer import Tracer
 
 
 class Pool(Protocol):
@@ -91,6 +92,10 @@ class ModelRunner(Protocol):
 
     def set_streams(self, kind: str, hw_queues: int, policy: str, intra_op_threads: int) -> None:
         """Replace what the ops run on."""
+        ...
+
+    def trace_with(self, tracer: Tracer | None) -> None:
+        """Tell ``tracer`` of all that is issued from now on; None: nobody."""
         ...
 
     def watch_selection(self, layer: int | None) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 
 from dsv4lab.engine.logprobs import TokenLogprobs
@@ -88,13 +89,60 @@ class GenerateResult:
         )
 
 
+CHANGED = 0.05
+"""Relative difference of step times from which a profile is said to have changed them."""
+
+
 @dataclass(frozen=True, slots=True)
-class Profile:
-    """Recorded forwards: their slices (with step and layer), the program of the last one, and a record each."""
+class ProfilingCost:
+    """Device time of a step with the profiler on, and of steps of the same shape without: medians, in microseconds."""
+
+    what: str
+    profiled_us: float
+    profiled_steps: int
+    unprofiled_us: float
+    unprofiled_steps: int
+
+    @property
+    def delta(self) -> float:
+        """``profiled / unprofiled - 1``."""
+        return self.profiled_us / self.unprofiled_us - 1 if self.unprofiled_us else 0.0
+
+    @property
+    def changed(self) -> bool:
+        """Whether they differ by more than ``CHANGED``, either way."""
+        return abs(self.delta) > CHANGED
+
+    @property
+    def text(self) -> str:
+        """Both times and the threshold, as a sentence."""
+        verdict = "profiling changed the step" if self.changed else "profiling left the step as it is"
+        return (
+            f"{verdict}: {self.what} takes {self.profiled_us:.1f} us profiled, {self.unprofiled_us:.1f} us not "
+            f"({self.delta:+.1%}; from {CHANGED:.0%} on it is said; medians of {self.profiled_steps} and "
+            f"{self.unprofiled_steps} steps)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Forwards on a timeline. ``path`` is the file, where one was asked for; ``cost`` what torch's profiler took.
+
+    ``warnings`` say where the profile is not what a run without it is, and what has no op; the timeline has them too.
+    """
 
     timeline: Timeline
-    program: StreamProgram
-    steps: tuple[StepRecord, ...]
+    path: Path | None = None
+    cost: ProfilingCost | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Profile(Recording):
+    """Recorded forwards: their slices (with step and layer), the program of the last one, and a record each."""
+
+    program: StreamProgram = field(kw_only=True)
+    steps: tuple[StepRecord, ...] = field(kw_only=True)
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -34,7 +34,8 @@ from dsv4lab.overlap.ops import Op, op_names
 from dsv4lab.overlap.plan import OFF, OverlapPlan, is_auto, resolve_plan
 from dsv4lab.overlap.run_record import RunRecord
 from dsv4lab.overlap.streams import SerialStreams, Streams
-from dsv4lab.overlap.streams_cpu import QueueStreams
+from dsv4lab.overlap.streams_cpu import cpu_streams
+from dsv4lab.overlap.tracer import Tracer
 from dsv4lab.parallel.groups import ALONE, Parallel
 from dsv4lab.parallel.order import COMM
 from dsv4lab.timeline.program import StreamProgram
@@ -160,11 +161,11 @@ class Runner:
         if self.gpu is not None:
             raise UnavailableError("queue policy and threads are the CPU device's; a GPU has its queues from its start")
         self._streams.close()
-        if kind == "queue":
-            self._streams = QueueStreams(hw_queues, policy, intra_op_threads)
-        else:
-            torch.set_num_threads(intra_op_threads)
-            self._streams = SerialStreams()
+        self._streams = cpu_streams(kind, hw_queues, policy, intra_op_threads, self._streams.tracer)
+
+    def trace_with(self, tracer: Tracer | None) -> None:
+        """Tell ``tracer`` of every run and, where ops are called one by one, of every op; None: nobody."""
+        self._streams.tracer = tracer
 
     def watch_selection(self, layer: int | None) -> None:
         """Have later results tell what the indexer of this ratio-4 ``layer`` chose; None: no longer."""

@@ -46,7 +46,7 @@ class Service:
         self._facts = StepFacts(self._scheduler, plan.name, config.hw_queues, rank)
         self._feed = LiveFeed(self._facts, send)
         self._reads = ReadsDesk(runner, self._scheduler, send)
-        self._recorder = Recorder(self._facts, self._describe, send)
+        self._recorder = Recorder(self._facts, self._describe, send, runner)
         self._loop = EngineLoop(
             runner,
             self._scheduler,

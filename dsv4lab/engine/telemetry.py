@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsv4lab.engine.messages import Record, Recorded, Steps
+from dsv4lab.engine.messages import Record, Recorded, Reply, Steps, failure
 from dsv4lab.engine.payloads import pack_timeline
-from dsv4lab.engine.protocol import ForwardResult
+from dsv4lab.engine.protocol import ForwardResult, ModelRunner
 from dsv4lab.engine.scheduler import Scheduler
 from dsv4lab.engine.step import Step
 from dsv4lab.engine.step_busy import busy_of_each
-from dsv4lab.errors import EngineError
+from dsv4lab.engine.torch_recording import TorchRecording, UsualTimes
+from dsv4lab.errors import EngineError, LabError, UnavailableError
 from dsv4lab.overlap.run_record import timeline_of
 from dsv4lab.timeline.ranks import of_rank, side_by_side
 from dsv4lab.timeline.records import StepRecord
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 LIVE_PERIOD_NS = 100_000_000
 RECENT_OPS = 600
 MAX_RECORDED_STEPS = 4096
+MAX_TORCH_STEPS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +154,13 @@ class Recorder:
 
     facts: StepFacts
     describe: Callable[[], Mapping[str, Any]]
-    send: Callable[[Recorded], None]
+    send: Callable[[Reply], None]
+    runner: ModelRunner
     _open: Record | None = None
     _begun: bool = False
+    _seen: int = 0
+    _torch: TorchRecording | None = None
+    _usual: UsualTimes = field(default_factory=UsualTimes)
     _rans: list[Ran] = field(default_factory=list)
     _idles: dict[int, list[RunRecord]] = field(default_factory=dict)
 
@@ -161,21 +168,50 @@ class Recorder:
         """Record from the next forward on. Raises :class:`EngineError` if a recording is open or too long."""
         if self._open is not None:
             raise EngineError("a profile is being recorded already; one at a time")
-        if not 1 <= call.steps <= MAX_RECORDED_STEPS:
-            raise EngineError(f"profile of {call.steps} steps: takes 1 to {MAX_RECORDED_STEPS}")
+        most = MAX_TORCH_STEPS if call.torch else MAX_RECORDED_STEPS
+        if not 1 <= call.steps <= most:
+            raise EngineError(f"profile of {call.steps} steps: takes 1 to {most}{' with torch' if call.torch else ''}")
+        torch = TorchRecording(self.runner, Path(call.torch)) if call.torch else None
+        if torch is not None and self.facts.rank is not None:
+            raise UnavailableError("torch's profiler records one rank; with several, capture='ops' records all")
+        if torch is not None and call.decoding == 0:
+            torch.start()
         self._open, self._begun, self._rans, self._idles = call, call.decoding == 0, [], {}
+        self._torch, self._seen = torch, 0
         if idle:
             self.on_idle()
 
     def on_step(self, step: Step, result: ForwardResult, start_ns: int, dur_ns: int) -> None:
         """See :class:`dsv4lab.engine.loop.StepListener`."""
+        if self._torch is None or not self._torch.running:
+            self._usual.add(self.facts.ran(step, result, start_ns, dur_ns))
         if self._open is None:
             return
-        self._begun = self._begun or (step.mode == "decode" and len(step.chunks) >= self._open.decoding)
+        if not self._begun and step.mode == "decode" and len(step.chunks) >= self._open.decoding:
+            self._seen += 1
+            if self._torch is None:
+                self._begun = True
+            elif self._seen >= self._open.lead:
+                self._start_torch()
+                return
         if self._begun:
             self._rans.append(self.facts.ran(step, result, start_ns, dur_ns, others=True))
+            if self._torch is not None:
+                self._torch.on_step(step.number)
         if len(self._rans) >= self._open.steps:
             self.end()
+
+    def _start_torch(self) -> None:
+        """From the next forward on; what keeps it from starting is the call's answer."""
+        assert self._open is not None
+        assert self._torch is not None
+        try:
+            self._torch.start()
+        except LabError as error:
+            self.send(failure(self._open.call, error))
+            self._open = self._torch = None
+        else:
+            self._begun = True
 
     def on_idle_round(self, record: RunRecord, others: Mapping[int, RunRecord]) -> None:
         """The group took part in a forward of other groups without tokens of its own."""
@@ -192,8 +228,13 @@ class Recorder:
         """Answer the open call, if there is one, with what there is."""
         if self._open is None:
             return
-        call, rans, idles = self._open, self._rans, self._idles
-        self._open, self._rans, self._idles = None, [], {}
+        call, rans, idles, torch = self._open, self._rans, self._idles, self._torch
+        self._open, self._rans, self._idles, self._torch = None, [], {}, None
+        try:
+            captured = None if torch is None else torch.end(self._usual.cost(rans))
+        except LabError as error:
+            self.send(failure(call.call, error))
+            return
         program = rans[-1].record.program if rans else None
         steps = step_records(rans)
         ran = timeline(rans, self.describe())
@@ -203,4 +244,4 @@ class Recorder:
                 for rank, records in idles.items()
             ]
             ran = side_by_side([ran, *rounds] if rans else rounds)
-        self.send(Recorded(call.call, pack_timeline(ran), program, steps))
+        self.send(Recorded(call.call, pack_timeline(ran), program, steps, captured))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -26,6 +27,8 @@ class CapturedGraph:
 
     graph: Graph
     whole: StreamProgram
+    compiled: CompiledProgram
+    arena: Arena
     events: list[Event]
     kept: list[torch.Tensor] = field(default_factory=list)
     last: Event | None = None
@@ -66,7 +69,8 @@ class GraphCache:
         found = self._graphs.get(key)
         if found is None:
             self._make_room()
-            found = self._graphs[key] = self._capture(compiled, arena)
+            with self._setup():
+                found = self._graphs[key] = self._capture(compiled, arena)
         self._graphs.move_to_end(key)
         return found
 
@@ -74,7 +78,10 @@ class GraphCache:
         """Issue a replay; see :class:`Launched`."""
         api = self._streams.api
         main = self._streams.stream("main")
-        launched = self._streams.bracket(captured.whole, partial(api.replay, captured.graph, main))
+        self._learn(captured)
+        tracer = self._streams.tracer
+        with nullcontext() if tracer is None else tracer.run(captured.compiled.program, graph=True):
+            launched = self._streams.bracket(captured.whole, partial(api.replay, captured.graph, main))
         captured.last = launched.end
         self.replays += 1
         self._sweep()
@@ -92,7 +99,8 @@ class GraphCache:
                 api.replay(captured.graph, main)
             api.record(end, main)
 
-        captured.last = self._streams.bracket(captured.whole, work).end
+        with self._setup():
+            captured.last = self._streams.bracket(captured.whole, work).end
         return api.elapsed_us(begin, end) / replays
 
     def drop(self, key: Hashable) -> None:
@@ -108,11 +116,22 @@ class GraphCache:
         self._pool, self.bytes = self._streams.api.pool(), 0
         self._sweep()
 
+    def _learn(self, captured: CapturedGraph) -> None:
+        """Run the ops of ``captured`` once one by one, if a tracer does not know its kernels; they leave the same."""
+        tracer, program = self._streams.tracer, captured.compiled.program
+        if tracer is not None and not tracer.knows(program):
+            with tracer.setup(), tracer.learn(program):
+                self._streams.warm(captured.compiled, captured.arena)
+
+    def _setup(self) -> AbstractContextManager[object]:
+        tracer = self._streams.tracer
+        return nullcontext() if tracer is None else tracer.setup()
+
     def _capture(self, compiled: CompiledProgram, arena: Arena) -> CapturedGraph:
         streams, api = self._streams, self._streams.api
         prepared = streams.prepared(compiled)
         events = [api.event() for _ in range(prepared.schedule.slots)]
-        captured = CapturedGraph(None, prepared.whole, events)
+        captured = CapturedGraph(None, prepared.whole, compiled, arena, events)
         program = compiled.program
         try:
             streams.warm(compiled, arena)

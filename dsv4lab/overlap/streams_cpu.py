@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from _thread import LockType, allocate_lock
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
@@ -17,6 +18,8 @@ from dsv4lab.overlap.arena import Arena, Lane
 from dsv4lab.overlap.compile import CompiledProgram
 from dsv4lab.overlap.ops import OpFunction
 from dsv4lab.overlap.run_record import RunRecord
+from dsv4lab.overlap.streams import SerialStreams, traced
+from dsv4lab.overlap.tracer import Tracer
 from dsv4lab.queues.policies import QueuePool
 
 
@@ -62,6 +65,7 @@ class QueueStreams:
         self._threads: list[threading.Thread] = []
         self._packets: weakref.WeakKeyDictionary[CompiledProgram, list[list[_Packet]]] = weakref.WeakKeyDictionary()
         self._closed = False
+        self.tracer: Tracer | None = None
         for i in range(hw_queues):
             jobs: SimpleQueue[_Job | None] = SimpleQueue()
             thread = threading.Thread(
@@ -81,9 +85,15 @@ class QueueStreams:
         """
         if self._closed:
             raise EngineError("these queue streams are closed")
+        if self.tracer is not None:
+            with self.tracer.run(compiled.program, graph=False):
+                return self._replay(compiled, self._split(compiled, arena, traced(compiled, self.tracer)))
         packets = self._packets.get(compiled)
         if packets is None:
-            packets = self._packets[compiled] = self._split(compiled, arena)
+            packets = self._packets[compiled] = self._split(compiled, arena, compiled.run)
+        return self._replay(compiled, packets)
+
+    def _replay(self, compiled: CompiledProgram, packets: list[list[_Packet]]) -> RunRecord:
         n = len(compiled.program.ops)
         run = _Run({}, [0] * n, [0] * n, [0] * n, SimpleQueue())
         for queue in packets:
@@ -118,16 +128,30 @@ class QueueStreams:
         for thread in self._threads:
             thread.join()
 
-    def _split(self, compiled: CompiledProgram, arena: Arena) -> list[list[_Packet]]:
+    def _split(self, compiled: CompiledProgram, arena: Arena, functions: Sequence[OpFunction]) -> list[list[_Packet]]:
         ops = compiled.program.ops
         queue_of = {s: self.pool.acquire(s) for s in compiled.program.streams}
         lanes = {s: Lane(s, arena) for s in compiled.program.streams}
         crossing = [tuple(w for w in o.waits if queue_of[ops[w].stream] != queue_of[o.stream]) for o in ops]
         awaited = {w for waits in crossing for w in waits}
         packets: list[list[_Packet]] = [[] for _ in self._jobs]
-        for op, run, waits in zip(ops, compiled.run, crossing, strict=True):
+        for op, run, waits in zip(ops, functions, crossing, strict=True):
             packets[queue_of[op.stream]].append(_Packet(op.index, run, lanes[op.stream], waits, op.index in awaited))
         return packets
+
+
+def cpu_streams(
+    kind: str, hw_queues: int, policy: str, intra_op_threads: int, tracer: Tracer | None = None
+) -> QueueStreams | SerialStreams:
+    """``queue`` or ``serial`` streams."""
+    made: QueueStreams | SerialStreams
+    if kind == "queue":
+        made = QueueStreams(hw_queues, policy, intra_op_threads)
+    else:
+        torch.set_num_threads(intra_op_threads)
+        made = SerialStreams()
+    made.tracer = tracer
+    return made
 
 
 def _serve_queue(number: int, jobs: SimpleQueue[_Job | None], intra_op_threads: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,6 +19,7 @@ from dsv4lab.overlap.device_api import DeviceApi, Event, Stream
 from dsv4lab.overlap.ops import OpFunction
 from dsv4lab.overlap.run_record import RunRecord
 from dsv4lab.overlap.schedule import START, Schedule, schedule_of
+from dsv4lab.overlap.tracer import Tracer
 from dsv4lab.timeline.program import MAIN, ProgramOp, StreamProgram
 from dsv4lab.timeline.timeline import UNKNOWN
 
@@ -59,7 +61,8 @@ class DeviceStreams:
 
     Each run begins behind the caller's current stream, which goes on behind the run's end, so memory that the caller
     made or frees needs no further care. Tensors that ops hand over with :meth:`Lane.keep` live until the next run,
-    which is behind all streams of this one. ``high_main`` gives ``main`` the higher priority.
+    which is behind all streams of this one. ``high_main`` gives ``main`` the higher priority. ``tracer`` is told what
+    is issued, while there is one.
     """
 
     def __init__(self, api: DeviceApi, *, high_main: bool = False) -> None:
@@ -71,6 +74,7 @@ class DeviceStreams:
         self._prepared: weakref.WeakKeyDictionary[CompiledProgram, Prepared] = weakref.WeakKeyDictionary()
         self._kept: list[torch.Tensor] = []
         self._closed = False
+        self.tracer: Tracer | None = None
 
     def run(self, compiled: CompiledProgram, arena: Arena) -> RunRecord:
         """As :meth:`launch`, and wait for the end."""
@@ -82,7 +86,11 @@ class DeviceStreams:
         self._kept.clear()
         while len(self._events) < prepared.schedule.slots:
             self._events.append(self.api.event())
-        return self.bracket(prepared.whole, partial(self.issue, compiled, arena, self._events, self._kept))
+        work = partial(self.issue, compiled, arena, self._events, self._kept, self.tracer)
+        if self.tracer is None:
+            return self.bracket(prepared.whole, work)
+        with self.tracer.run(compiled.program, graph=False):
+            return self.bracket(prepared.whole, work)
 
     def bracket(self, whole: StreamProgram, work: Callable[[], None]) -> Launched:
         """Issue ``work`` on ``main``, behind the caller's stream, and let that go on behind it."""
@@ -101,7 +109,14 @@ class DeviceStreams:
             api.wait(caller, end)
         return Launched(whole, api, queued_ns, begin, end)
 
-    def issue(self, compiled: CompiledProgram, arena: Arena, events: Sequence[Event], kept: list[torch.Tensor]) -> None:
+    def issue(
+        self,
+        compiled: CompiledProgram,
+        arena: Arena,
+        events: Sequence[Event],
+        kept: list[torch.Tensor],
+        tracer: Tracer | None = None,
+    ) -> None:
         """Fork from ``main``, run all ops behind their waits, and join ``main``; ``events`` are one per slot."""
         api, schedule = self.api, self.prepared(compiled).schedule
         slot_of = schedule.slot_of
@@ -114,9 +129,10 @@ class DeviceStreams:
             for producer in waits:
                 api.wait(stream, events[slot_of[producer]])
             try:
-                self._call(op, run, lanes[op.stream])
+                self._call(op, run, lanes[op.stream], tracer)
             except Exception:
-                self._join_all(used)
+                with suppress(Exception):  # what broke a capture may refuse further events: the first error is told
+                    self._join_all(used)
                 raise
             if op.index in slot_of:
                 api.record(events[slot_of[op.index]], stream)
@@ -135,7 +151,7 @@ class DeviceStreams:
             if before not in (None, op.stream):
                 api.synchronize()
             before = op.stream
-            self._call(op, run, Lane(op.stream, arena, self._kept))
+            self._call(op, run, Lane(op.stream, arena, self._kept), self.tracer)
         api.synchronize()
 
     def prepared(self, compiled: CompiledProgram) -> Prepared:
@@ -172,9 +188,14 @@ class DeviceStreams:
             self.api.synchronize()
             self._kept.clear()
 
-    def _call(self, op: ProgramOp, run: OpFunction, lane: Lane) -> None:
+    def _call(self, op: ProgramOp, run: OpFunction, lane: Lane, tracer: Tracer | None) -> None:
+        stream, work = self.stream(op.stream), partial(run, lane)
         try:
-            self.api.run(self.stream(op.stream), partial(run, lane))
+            if tracer is None:
+                self.api.run(stream, work)
+            else:
+                with tracer.op(op):
+                    self.api.run(stream, work)
         except Exception as error:
             error.add_note(f"in op {op.label} on {op.stream}")
             raise

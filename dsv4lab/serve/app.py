@@ -179,7 +179,8 @@ class Server:
         return _json({"status": "recording"})
 
     async def _stop_profile(self, request: web.Request) -> web.StreamResponse:
-        return _json({"trace": await self.profiler.stop()})
+        trace, warnings = await self.profiler.stop()
+        return _json({"trace": trace, **({"warnings": list(warnings)} if warnings else {})})
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:

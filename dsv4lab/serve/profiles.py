@@ -8,9 +8,8 @@ import threading
 from pathlib import Path
 
 from dsv4lab.engine.client import EngineClient
+from dsv4lab.engine.results import Recording
 from dsv4lab.serve.problems import Problem
-from dsv4lab.timeline.timeline import Timeline
-from dsv4lab.trace.export import export_run
 
 
 class Profiler:
@@ -19,7 +18,7 @@ class Profiler:
     def __init__(self, client: EngineClient, directory: Path) -> None:
         self._client = client
         self.directory = directory
-        self._running: tuple[threading.Event, asyncio.Future[Timeline]] | None = None
+        self._running: tuple[threading.Event, asyncio.Future[Recording]] | None = None
         self._busy = False
 
     @property
@@ -35,7 +34,7 @@ class Profiler:
         loop = asyncio.get_running_loop()
         stop, begun, recorded = threading.Event(), loop.create_future(), loop.create_future()
 
-        def tell(future: asyncio.Future[Timeline], value: Timeline | None, error: Exception | None) -> None:
+        def tell(future: asyncio.Future[Recording], value: Recording | None, error: Exception | None) -> None:
             if not future.done():
                 future.set_exception(error) if error is not None else future.set_result(value)  # type: ignore[arg-type]
 
@@ -44,14 +43,14 @@ class Profiler:
             stop.wait()
 
         def record() -> None:
-            timeline, error = None, None
+            recording, error = None, None
             try:
-                timeline = self._client.record_while(run)
+                recording = self._client.record_while(run, directory=self.directory / "dsv4lab")
             except Exception as caught:  # noqa: BLE001 - raised where the recording is waited for
                 error = caught
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(tell, begun, None, error)
-                loop.call_soon_threadsafe(tell, recorded, timeline, error)
+                loop.call_soon_threadsafe(tell, recorded, recording, error)
 
         recorded.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may be told of elsewhere
         threading.Thread(target=record, name="dsv4lab-profile", daemon=True).start()
@@ -63,19 +62,21 @@ class Profiler:
             self._running, self._busy = None, False
             raise
 
-    async def stop(self) -> str:
-        """End the recording; the file's path inside the directory. Raises :class:`Problem` 409 where there is none."""
+    async def stop(self) -> tuple[str, tuple[str, ...]]:
+        """End the recording; the file's path inside the directory, and what the recording warns of.
+
+        Raises :class:`Problem` 409 where there is none.
+        """
         if self._running is None:
             raise Problem(409, "no profile is being recorded: POST /start_profile begins one", code="no_profile")
         (stop, recorded), self._running = self._running, None
         stop.set()
         try:
-            timeline = await recorded
-            folder = self.directory / "dsv4lab"
-            path = await asyncio.to_thread(export_run, timeline, folder)
+            recording = await recorded
         finally:
             self._busy = False
-        return path.relative_to(self.directory).as_posix()
+        assert recording.path is not None
+        return recording.path.relative_to(self.directory.expanduser()).as_posix(), recording.warnings
 
     def forget(self) -> None:
         """End a recording that nobody will ask for."""

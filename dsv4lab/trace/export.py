@@ -118,6 +118,7 @@ def _header(timeline: Timeline) -> dict[str, Any]:
             "main_stream": timeline.main_stream,
             "devices": [str(d) for d in meta.get("devices", ())],
             "step_modes": {str(step): str(mode) for step, mode in _modes(meta).items()},
+            **{key: meta[key] for key in ("manifest", "capture") if isinstance(meta.get(key), dict)},
         },
     }
 

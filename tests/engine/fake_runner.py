@@ -114,6 +114,9 @@ class FakeRunner:
         assert isinstance(resume.snapshot, FakeSnapshot)
         self.pool.rings[resume.slot] = list(resume.snapshot.tokens)
 
+    def trace_with(self, tracer: object) -> None:
+        self.tracer = tracer
+
     def set_plan(self, plan: str | Mapping[str, Any] | OverlapPlan) -> None:
         resolved = resolve_plan(plan)
         for rule in resolved.rules:

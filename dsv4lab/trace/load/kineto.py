@@ -24,7 +24,7 @@ from dsv4lab.trace.load.assemble import (
 )
 from dsv4lab.trace.load.kineto_rows import KinetoRows
 from dsv4lab.trace.load.labels import by_appearance
-from dsv4lab.trace.load.own import OWN_KEY, own_labels, remap
+from dsv4lab.trace.load.own import OWN_KEY, OWN_META, own_labels, remap
 from dsv4lab.trace.load.pieces import EventReader
 from dsv4lab.trace.load.report import LoadReport
 from dsv4lab.trace.load.source import Source, read_ahead
@@ -154,9 +154,5 @@ def _meta(header: dict[str, Any], platform: str, rank: int, world: int | None, d
         "devices": own["devices"] if isinstance(own, dict) and isinstance(own.get("devices"), list) else devices,
         "gpus": [str(d.get("name", "")) for d in device_properties(header)],
         "base_time_ns": base if isinstance(base, int) else None,
-        **(
-            {"step_modes": own["step_modes"]}
-            if isinstance(own, dict) and isinstance(own.get("step_modes"), dict)
-            else {}
-        ),
+        **{key: own[key] for key in OWN_META if isinstance(own, dict) and isinstance(own.get(key), dict)},
     }

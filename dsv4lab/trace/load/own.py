@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from dsv4lab.timeline.timeline import UNKNOWN
 
 OWN_KEY = "dsv4lab"
+OWN_META = ("step_modes", "manifest", "capture")
+"""What of a timeline's ``meta`` goes through a file: objects."""
 
 
 def own_labels(header: Mapping[str, Any]) -> dict[str, Any] | None:
