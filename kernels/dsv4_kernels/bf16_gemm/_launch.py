@@ -1,4 +1,4 @@
-"""Tiles of the bf16 product, and up to how many tokens each is a matrix-vector product of its own."""
+"""Tiles of the bf16 product, by tokens, and up to how many of them each is a matrix-vector product of its own."""
 
 from __future__ import annotations
 
@@ -10,37 +10,34 @@ VECTOR_TOKENS = 2
 BF16_GEMV = LaunchTable(
     "bf16_gemv",
     {
-        "nvidia": (row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=1024)),),
+        "nvidia": (row(config(8, 1, PDL, BLOCK_N=4, BLOCK_K=2048)),),
         "amd": (row(config(4, 1, BLOCK_N=4, BLOCK_K=1024)),),
     },
     tuple(
         config(warps, 1, PDL, BLOCK_N=n, BLOCK_K=k)
-        for warps, n, k in (
-            (4, 2, 1024), (4, 8, 1024), (4, 2, 2048), (4, 4, 2048), (8, 8, 1024), (8, 4, 2048), (4, 4, 512),
-            (4, 8, 512), (2, 4, 512), (4, 16, 512), (8, 16, 512), (8, 2, 4096),
-        )
+        for warps, n, k in ((4, 2, 1024), (4, 4, 1024), (4, 4, 2048), (8, 8, 1024), (8, 2, 2048), (8, 2, 4096))
     ),
-)  # fmt: skip
+)
 
 BF16_GEMM = LaunchTable(
     "bf16_gemm",
     {
         "nvidia": (
-            row(config(4, 5, PDL, BLOCK_T=16, BLOCK_N=16, BLOCK_K=256), tokens=16),
-            row(config(4, 3, PDL, BLOCK_T=64, BLOCK_N=64, BLOCK_K=128), tokens=64),
-            row(config(8, 3, PDL, BLOCK_T=128, BLOCK_N=128, BLOCK_K=64)),
+            row(config(4, 4, PDL, CHAINS=4, BLOCK_T=16, BLOCK_N=16, BLOCK_K=64), tokens=16),
+            row(config(4, 3, PDL, CHAINS=1, BLOCK_T=64, BLOCK_N=64, BLOCK_K=128), tokens=64),
+            row(config(8, 3, PDL, CHAINS=1, BLOCK_T=128, BLOCK_N=128, BLOCK_K=64)),
         ),
         "amd": (
-            row(config(4, 2, BLOCK_T=16, BLOCK_N=16, BLOCK_K=256), tokens=16),
-            row(config(4, 2, BLOCK_T=64, BLOCK_N=32, BLOCK_K=128), tokens=64),
-            row(config(8, 2, BLOCK_T=128, BLOCK_N=128, BLOCK_K=64)),
+            row(config(4, 2, CHAINS=1, BLOCK_T=16, BLOCK_N=16, BLOCK_K=256), tokens=16),
+            row(config(4, 2, CHAINS=1, BLOCK_T=64, BLOCK_N=32, BLOCK_K=128), tokens=64),
+            row(config(8, 2, CHAINS=1, BLOCK_T=128, BLOCK_N=128, BLOCK_K=64)),
         ),
     },
     tuple(
-        config(warps, stages, PDL, BLOCK_T=16, BLOCK_N=n, BLOCK_K=k)
-        for warps, stages, n, k in (
-            (4, 4, 16, 512), (4, 3, 16, 512), (4, 4, 16, 256), (2, 6, 16, 256), (4, 8, 16, 128), (4, 4, 32, 256),
-            (4, 5, 32, 128), (4, 6, 32, 256), (8, 3, 32, 512), (8, 4, 16, 512), (4, 4, 64, 128), (4, 6, 64, 128),
+        config(warps, stages, PDL, CHAINS=chains, BLOCK_T=16, BLOCK_N=n, BLOCK_K=k)
+        for warps, stages, chains, n, k in (
+            (4, 3, 4, 16, 64), (4, 6, 4, 16, 64), (4, 3, 4, 16, 128), (8, 3, 8, 16, 64), (8, 4, 8, 16, 64),
+            (8, 4, 8, 16, 32), (4, 4, 8, 16, 32), (4, 6, 1, 16, 128),
         )
     ),
 )  # fmt: skip
