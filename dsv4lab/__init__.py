@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dsv4lab.text.encoding import ChatOptions
     from dsv4lab.timeline.program import StreamProgram
     from dsv4lab.timeline.timeline import Timeline
+    from dsv4lab.tuning.bundle.bundle import load_bundle
     from dsv4lab.viz.loaded import load_trace
     from dsv4lab.widgets import dashboard, pool_explorer, queue_lab, trace_explorer, tuning_board
 
@@ -38,6 +39,7 @@ __all__ = [
     "Timeline",
     "__version__",
     "dashboard",
+    "load_bundle",
     "load_trace",
     "open",
     "pool_explorer",
@@ -58,6 +60,7 @@ _HOMES = {
     "StreamProgram": "dsv4lab.timeline.program",
     "Timeline": "dsv4lab.timeline.timeline",
     "dashboard": "dsv4lab.widgets",
+    "load_bundle": "dsv4lab.tuning.bundle.bundle",
     "load_trace": "dsv4lab.viz.loaded",
     "open": "dsv4lab.engine.api",
     "pool_explorer": "dsv4lab.widgets",

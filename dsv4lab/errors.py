@@ -53,6 +53,10 @@ class TraceError(LabError):
     """A trace file is missing, unreadable or hopelessly damaged."""
 
 
+class BundleError(LabError):
+    """A bundle cannot be written, or is missing, damaged, of another version, or no bundle at all."""
+
+
 class UnavailableError(LabError):
     """What was asked for explicitly is not available on this machine."""
 

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 from dsv4lab.cli.base import add_common_options
 from dsv4lab.cli.model_args import positive
 from dsv4lab.cli.output import emit_json, note, say, text_table
+from dsv4lab.cli.safe import clean
 from dsv4lab.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
     from dsv4lab.tuning.overlap.record import OverlapRecord
     from dsv4lab.tuning.overlap.settings import Settings
+    from dsv4lab.tuning.table_text import Table
 
 SHAPES = ("flash", "flash-tp8", "pro", "pro-tp8", "demo", "tiny")
 HELP = "overlap plans against the serial programs on this machine, decode step by decode step"
@@ -97,7 +99,7 @@ def overlap_settings(args: argparse.Namespace) -> Settings:
         device=device,
         layers=args.layers,
         isl=args.isl or (512 if cpu else 8192),
-        concurrency=_numbers(levels),
+        concurrency=levels_of(levels),
         plans=tuple(args.plans.split(",")) if args.plans else default_plans(),
         rounds=args.rounds,
         in_a_row=args.in_a_row,
@@ -108,7 +110,8 @@ def overlap_settings(args: argparse.Namespace) -> Settings:
     )
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def levels_of(text: str) -> tuple[int, ...]:
+    """The numbers of ``1,4,8``. Raises :class:`UsageError`."""
     try:
         return tuple(int(word) for word in text.split(","))
     except ValueError:
@@ -121,18 +124,24 @@ def show(record: OverlapRecord) -> None:
     from dsv4lab.tuning.overlap.reading import read
 
     views = read(record)
-    say(tables.title(record), style="lab.title")
-    say(tables.gate_sentence(record) + "\n")
+    say(clean(tables.title(record)), style="lab.title")
+    say(clean(tables.gate_sentence(record)) + "\n")
     if views:
         title = "Best plan against the faster serial program: TPOT in us, tokens/s per GPU"
-        text_table(*tables.short_result_table(views), title=title)
+        clean_table(tables.short_result_table(views), title)
         title = "Serial programs (side products as one: off; apart: unfused) and plan auto"
-        text_table(*tables.control_table(views), title=title)
-        text_table(*tables.hidden_table(views), title="Side ops alone, hidden time, byte floor", left=2)
+        clean_table(tables.control_table(views), title)
+        clean_table(tables.hidden_table(views), "Side ops alone, hidden time, byte floor", left=2)
     if record.profiles:
-        text_table(*tables.profile_table(record.profiles), title="Profile of a step", left=3)
+        clean_table(tables.profile_table(record.profiles), "Profile of a step", left=3)
     for text in record.left_out:
-        say(f"left out: {text}")
+        say(clean(f"left out: {text}"))
+
+
+def clean_table(table: Table, title: str, left: int = 1) -> None:
+    """Print a table whose cells may come from a file."""
+    columns, rows = table
+    text_table(columns, [[clean(cell) for cell in row] for row in rows], title=title, left=left)
 
 
 def result_json(record: OverlapRecord) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from dsv4lab.errors import LabError, UsageError
 
 COMMANDS = {
     "bench": "dsv4lab.cli.bench:BenchCommand",
+    "bundle": "dsv4lab.cli.bundle:BundleCommand",
     "calibrate": "dsv4lab.cli.calibrate:CalibrateCommand",
     "checkpoint": "dsv4lab.cli.checkpoint:CheckpointCommand",
     "doctor": "dsv4lab.cli.doctor:DoctorCommand",

@@ -10,7 +10,7 @@ from typing import Any
 
 from dsv4lab.cli.base import Command
 from dsv4lab.cli.model_args import positive
-from dsv4lab.cli.output import console, emit_json, note, table
+from dsv4lab.cli.output import emit_json, note, say, text_table
 from dsv4lab.cli.safe import clean
 from dsv4lab.config.resolve import DeviceKind
 
@@ -65,19 +65,23 @@ class ProbeCommand(Command):
 
 
 def print_probe(document: Mapping[str, Any], out: Path | None = None) -> None:
-    """What was found, as a table."""
+    """What was found, as a table; the document may be a stranger's."""
     machine, found = document["machine"], document["found"]
-    console().print(f"[lab.title]{clean(str(machine.get('gpu', machine['cpu'])))}[/]\n")
+    say(clean(str(machine.get("gpu") or machine.get("cpu", "unnamed"))) + "\n", style="lab.title")
     rows = [[text, _number(found[name])] for name, text in _EXPLAINED.items() if name in found]
-    rows += [[f"host: {name.replace('_', ' ')}, us", _number(us)] for name, us in found.get("host_us", {}).items()]
-    if found.get("at_least"):
+    host = found.get("host_us")
+    if isinstance(host, Mapping):
+        rows += [[f"host: {str(name).replace('_', ' ')}, us", _number(us)] for name, us in host.items()]
+    if rows and found.get("at_least"):
         rows[0][1] += " or more"
-    table(["what", "measured"], rows)
-    for group in found.get("shared_queues", ()):
-        console().print(f"side streams {', '.join(map(str, group))} share a hardware queue")
+    text_table(["what", "measured"], [[clean(cell) for cell in row] for row in rows])
+    groups = found.get("shared_queues")
+    for group in groups if isinstance(groups, list) else ():
+        if isinstance(group, list):
+            say(clean(f"side streams {', '.join(map(str, group))} share a hardware queue"))
     if out is not None:
-        console().print(f"written to {clean(str(out))}: dsv4lab calibrate takes it")
+        say(f"written to {clean(str(out))}: dsv4lab calibrate takes it")
 
 
-def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.3g}"
+def _number(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

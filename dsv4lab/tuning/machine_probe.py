@@ -29,7 +29,7 @@ def probe_machine(device: str, rounds: int) -> Probed:
 
 
 def machine_of(**more: Any) -> dict[str, Any]:
-    """This machine, as a probe names it."""
+    """What a probe tells of the machine it ran on."""
     return {
         "dsv4lab": __version__,
         "cpu": host.cpu_name(),

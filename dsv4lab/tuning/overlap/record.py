@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dsv4lab.errors import UsageError
+from dsv4lab.overlap.plan import OFF
+from dsv4lab.tuning.overlap.arms import SERIAL
 from dsv4lab.tuning.overlap.settings import Settings
 
 KIND, SCHEMA = "dsv4lab overlap bench", 1
@@ -139,9 +142,28 @@ def record_from_json(data: Any, source: str) -> OverlapRecord:
     if data.get("schema") != SCHEMA:
         raise UsageError(f"{source}: schema is {data.get('schema')!r}: this version reads {SCHEMA}")
     try:
-        return msgspec.convert(data, OverlapRecord)
-    except msgspec.ValidationError as error:
+        record = msgspec.convert(data, OverlapRecord)
+        for level in record.levels:
+            _check_level(level)
+    except (msgspec.ValidationError, UsageError) as error:
         raise UsageError(f"{source}: {error}") from None
+    return record
+
+
+def _check_level(level: Level) -> None:
+    """Raise :class:`UsageError` unless all that is read out of ``level`` is there."""
+    where = f"level {level.concurrency}"
+    names = [times.plan for times in level.plans]
+    rounds = {len(times.rounds_us) for times in level.plans}
+    if level.concurrency < 1 or len(set(names)) != len(names) or OFF.name not in names:
+        raise UsageError(f"{where}: it takes different plans, {OFF.name} among them")
+    if len(rounds) != 1 or 0 in rounds:
+        raise UsageError(f"{where}: plans take the same number of rounds, 1 or more")
+    for times in level.plans:
+        if not all(math.isfinite(us) and us > 0 for us in times.rounds_us):
+            raise UsageError(f"{where}: plan {times.plan}: times are above 0")
+        if times.serial not in names or times.serial not in SERIAL:
+            raise UsageError(f"{where}: plan {times.plan}: serial is {times.serial!r}, which was not measured")
 
 
 def load_record(path: Path) -> OverlapRecord:
