@@ -17,12 +17,22 @@ _GRAPH_LAUNCH = "GraphLaunch"
 
 @dataclass(slots=True)
 class Row:
-    """A device row: the number of its run and of its op there, ``UNKNOWN`` where that is not known."""
+    """A device row: the number of its run and of its op there, ``UNKNOWN`` where that is not known.
+
+    ``under`` is what the profiler says ran on the host when it was launched: an operator or a range.
+    """
 
     span: Span
     launch: Span | None
+    under: Span | None
     run: int = UNKNOWN
     op: int = UNKNOWN
+
+    @property
+    def issued(self) -> int | None:
+        """When the host launched it, where the trace tells."""
+        at = self.launch or self.under
+        return None if at is None else at.start
 
     @property
     def key(self) -> Key:
@@ -50,30 +60,30 @@ def attribute(trace: RawTrace, programs: Sequence[StreamProgram], runs: Sequence
     out.runs = {n: span for span in ranges if (n := run_number(span.event.name)) is not None}
     ops = Spans(span for span in ranges if op_index(span.event.name) is not None)
     rows = _rows(trace)
-    learnt = _learn(rows, ops, Spans(s for s in ranges if learnt_program(s.event.name) is not None), programs)
+    learnt = _learn(rows, ops, Spans(s for s in ranges if learnt_program(s.event.name) is not None), programs, out)
     spans = Spans(out.runs.values())
     by_run: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
-        if (when := _issued(row)) is not None and out.setup.at(when) is not None:
+        if (when := row.issued) is not None and out.setup.at(when) is not None:
             continue
         out.rows.append(row)
         run = spans.at(when) if when is not None else spans.last(row.span.start)
         if run is not None:
             row.run = run_number(run.event.name) or 0
             by_run[row.run].append(row)
-    _eager(by_run, runs, ops)
+    _eager(by_run, runs, ops, out)
     _replays(by_run, runs, programs, learnt, out)
     return out
 
 
 def _rows(trace: RawTrace) -> list[Row]:
     launches = {span.event.arg("correlation"): span for span in trace.spans(*LAUNCHES)}
-    return [Row(span, launches.get(span.event.arg("correlation"))) for span in trace.spans(*DEVICE)]
-
-
-def _issued(row: Row) -> int | None:
-    """When the host launched it, where the trace tells."""
-    return None if row.launch is None else row.launch.start
+    hosts = {span.event.arg("External id"): span for span in trace.spans("cpu_op", RANGE)}
+    hosts.pop(None, None)
+    return [
+        Row(span, launches.get(span.event.arg("correlation")), hosts.get(span.event.arg("External id")))
+        for span in trace.spans(*DEVICE)
+    ]
 
 
 def _outer(spans: Iterable[Span]) -> list[Span]:
@@ -86,28 +96,51 @@ def _outer(spans: Iterable[Span]) -> list[Span]:
 
 
 def _learn(
-    rows: Sequence[Row], ops: Spans, ranges: Spans, programs: Sequence[StreamProgram]
+    rows: Sequence[Row], ops: Spans, ranges: Spans, programs: Sequence[StreamProgram], out: Attribution
 ) -> dict[int, list[list[Key]]]:
     """By program, the kernels of each op in an eager run, in order of start."""
-    out: dict[int, list[list[Key]]] = {}
+    learnt: dict[int, list[list[Key]]] = {}
     for span in ranges.all:
         program = learnt_program(span.event.name) or 0
-        out[program] = [[] for _ in programs[program].ops]
+        learnt[program] = [[] for _ in programs[program].ops]
+    lost: list[Row] = []
     for row in rows:
-        when = _issued(row)
-        if when is None or (learning := ranges.at(when)) is None or (op := ops.at(when)) is None:
+        if row.issued is None or (learning := ranges.at(row.issued)) is None:
             continue
-        out[learnt_program(learning.event.name) or 0][op_index(op.event.name) or 0].append(row.key)
-    return out
+        if (op := _op_of(row, ops)) is None:
+            lost.append(row)
+        else:
+            learnt[learnt_program(learning.event.name) or 0][op].append(row.key)
+    if lost:
+        out.problems.append(f"{_count(lost)} of the eager runs that replays are named by: {_WHICH}")
+    return learnt
 
 
-def _eager(by_run: dict[int, list[Row]], runs: Sequence[CapturedRun], ops: Spans) -> None:
+def _eager(by_run: dict[int, list[Row]], runs: Sequence[CapturedRun], ops: Spans, out: Attribution) -> None:
+    lost: list[Row] = []
     for number, rows in by_run.items():
         if not runs[number].graph:
             for row in rows:
-                when = _issued(row)
-                op = None if when is None else ops.at(when)
-                row.op = UNKNOWN if op is None else op_index(op.event.name) or 0
+                op = _op_of(row, ops)
+                row.op = UNKNOWN if op is None else op
+                lost += [row] if op is None else []
+    if lost:
+        out.problems.append(f"{_count(lost)} of eager runs have no op: {_WHICH}")
+
+
+_WHICH = "launched outside of every op's range, or in another's than the profiler's own link says"
+
+
+def _op_of(row: Row, ops: Spans) -> int | None:
+    """The op in whose range it was launched; None if there is none, or if the profiler's link leads to another."""
+    if row.issued is None or (span := ops.at(row.issued)) is None:
+        return None
+    linked = None if row.under is None else ops.at(row.under.start)
+    return op_index(span.event.name) if linked is None or linked is span else None
+
+
+def _count(rows: Sequence[Row]) -> str:
+    return f"{len(rows)} kernels ({rows[0].span.event.name[:40]}, ...)"
 
 
 def _replays(

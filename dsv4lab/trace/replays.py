@@ -19,6 +19,7 @@ Key = Hashable
 """What a kernel looks like, in an eager run and in a replay: see :func:`kernel_key`."""
 
 MAX_STATES = 512
+_ONE_LANE = "each op on one lane"
 _COPY, _FILL = ("copy",), ("fill",)
 
 
@@ -86,7 +87,10 @@ class GraphKernels:
         apart together.
         """
         out = [self._match(rows) for rows in replays]
-        _agree(replays, out)
+        for at, told in _together(replays, out):
+            found = self._interleave(replays[at], one_lane=out[at].how.endswith(_ONE_LANE), told=told)
+            if isinstance(found, list):  # else the lanes are no proof, and each replay has what it tells itself
+                out[at].ops = found
         return out
 
     def _match(self, rows: Sequence[ReplayRow]) -> Matched:
@@ -96,7 +100,7 @@ class GraphKernels:
         by_node = self._by_node(rows)
         if by_node is not None:
             return Matched(by_node, "by graph node")
-        for one_lane, how in ((True, "in order, each op on one lane"), (False, "in order")):
+        for one_lane, how in ((True, f"in order, {_ONE_LANE}"), (False, "in order")):
             found = self._interleave(rows, one_lane=one_lane)
             if isinstance(found, str):
                 return Matched([UNKNOWN] * len(rows), "", found)
@@ -125,15 +129,22 @@ class GraphKernels:
             out[at] = op
         return out
 
-    def _interleave(self, rows: Sequence[ReplayRow], *, one_lane: bool) -> list[int] | str | None:
-        """The op of each row in all interleavings that fit; None if none does, a text if there are too many."""
+    def _interleave(
+        self, rows: Sequence[ReplayRow], *, one_lane: bool, told: Sequence[int] | None = None
+    ) -> list[int] | str | None:
+        """The op of each row in all interleavings that fit; None if none does, a text if there are too many.
+
+        Those that do not agree with ``told``, where it has an op, do not fit.
+        """
         width = len(self._chains)
         first: tuple[tuple[int, ...], tuple[Hashable, ...]] = ((0,) * width, (None,) * width)
         layers = [{first: [(first, UNKNOWN)]}]
-        for row in rows:
+        for row, known in zip(rows, told or [UNKNOWN] * len(rows), strict=True):
             layer: dict[_State, list[tuple[_State, int]]] = {}
             for state in layers[-1]:
                 for following, op in self._following(state, row, one_lane=one_lane):
+                    if known not in (UNKNOWN, op):
+                        continue
                     layer.setdefault(following, []).append((state, op))
             if not layer:
                 return None
@@ -168,12 +179,13 @@ class GraphKernels:
 _State = tuple[tuple[int, ...], tuple[Hashable, ...]]
 
 
-def _agree(replays: Sequence[Sequence[ReplayRow]], found: Sequence[Matched]) -> None:
-    """Fill places that one replay leaves open with what the others know; where they differ, nobody knows."""
+def _together(replays: Sequence[Sequence[ReplayRow]], found: Sequence[Matched]) -> list[tuple[int, list[int]]]:
+    """For replays with open places, what replays with the same lanes know of these places, if they agree."""
     groups: dict[Hashable, list[int]] = {}
     for at, rows in enumerate(replays):
         if not found[at].problem:
             groups.setdefault(frozenset(_places(rows).items()), []).append(at)
+    out = []
     for members in groups.values():
         told: dict[Hashable, set[int]] = {}
         for at in members:
@@ -181,7 +193,9 @@ def _agree(replays: Sequence[Sequence[ReplayRow]], found: Sequence[Matched]) -> 
                 told.setdefault(place, set()).update({op} - {UNKNOWN})
         for at in members:
             ops = [told[place] for place in _places(replays[at])]
-            found[at].ops = [next(iter(op)) if len(op) == 1 else UNKNOWN for op in ops]
+            if found[at].unsure:
+                out.append((at, [next(iter(op)) if len(op) == 1 else UNKNOWN for op in ops]))
+    return out
 
 
 def _places(rows: Sequence[ReplayRow]) -> dict[tuple[Hashable, int], Key]:
