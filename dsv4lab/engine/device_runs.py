@@ -1,10 +1,11 @@
-"""Forwards on a GPU: decode and verify as graphs by batch bucket and plan, everything else eagerly."""
+"""Forwards on a GPU: decode, verify and drafts as graphs by batch bucket and plan, everything else eagerly."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,16 +19,19 @@ from dsv4lab.overlap.graphs import CapturedGraph, GraphCache
 from dsv4lab.overlap.plan import OFF, OverlapPlan, auto_side_streams, is_auto
 from dsv4lab.overlap.recording import replay_lanes
 from dsv4lab.overlap.streams_device import DeviceStreams, Launched
+from dsv4lab.spec.forwards import DraftShape
 
 if TYPE_CHECKING:
     from dsv4lab.config.engine import EngineConfig
     from dsv4lab.kv.geometry import Geometry
     from dsv4lab.kv.metadata import StepMetadata
     from dsv4lab.model.programs import Programs
+    from dsv4lab.overlap.arena import Arena
     from dsv4lab.overlap.compile import CompiledProgram
     from dsv4lab.overlap.device_api import DeviceApi
 
 Tapped = Callable[["CompiledProgram"], "CompiledProgram"]
+ByPlan = Callable[[OverlapPlan], "CompiledProgram"]
 
 MAX_INPUTS = 128
 _SMALL_BUCKETS = (1, 2, 4, 8)
@@ -64,6 +68,25 @@ class _Inputs:
         self.rows = rows.to(device)
 
 
+@dataclass(slots=True)
+class DraftCounts:
+    """What the drafter did: graphs captured, replays, and forwards that ran ``eager`` for want of a bucket."""
+
+    captures: int = 0
+    replays: int = 0
+    eager: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a graph is made of: its shape (with the plan's program it is the graph's key), and its program by plan."""
+
+    of: GraphShape | DraftShape
+    tokens: int
+    compiled: ByPlan
+    arena: Arena
+
+
 class DeviceRuns:
     """Runs the programs of one model on ``api``'s streams; see :meth:`prepare` and :meth:`launch`.
 
@@ -74,8 +97,9 @@ class DeviceRuns:
     def __init__(self, api: DeviceApi, programs: Programs, geometry: Geometry, topk: int, config: EngineConfig) -> None:
         self.streams = DeviceStreams(api, high_main=config.high_priority_main)
         self.graphs = GraphCache(self.streams, config.max_graphs, config.graph_memory_bytes)
-        self.choices: dict[GraphShape, Choice] = {}
+        self.choices: dict[GraphShape | DraftShape, Choice] = {}
         self.eager = 0
+        self.drafts = DraftCounts()
         self._programs = programs
         self._geometry = geometry
         self._topk = topk
@@ -112,9 +136,18 @@ class DeviceRuns:
         if of is None or shape != of.shape:
             compiled = self._programs.compiled(shape, self.eager_plan(plan))
             return self.streams.launch(tapped(compiled), self._programs.arena)
-        if is_auto(plan):
-            plan = self._automatic(of, auto_side_streams(plan))
-        return self.graphs.launch(self._captured(of, tapped(self._programs.compiled(shape, plan))))
+        return self._launch(self._work(of), plan, tapped)
+
+    def replay(self, of: DraftShape, tokens: int, compiled: ByPlan, arena: Arena, plan: OverlapPlan) -> Launched:
+        """Issue a drafter's graph ``of`` under ``plan``, captured now if there is none; its inputs have been set.
+
+        Raises :class:`EngineError` if it cannot be captured.
+        """
+        return self._launch(_Work(of, tokens, compiled, arena), plan)
+
+    def bucket(self, requests: int) -> int | None:
+        """Batch size that ``requests`` are padded to; None: graphs are off, or have no bucket that large."""
+        return next((size for size in self._buckets if size >= requests), None)
 
     def turns_us(self, plans: Sequence[OverlapPlan], rounds: int, replays: int) -> list[list[float]]:
         """Microseconds ``[plan][round]`` of one of ``replays`` replays in a row of what :meth:`prepare` has set.
@@ -122,11 +155,14 @@ class DeviceRuns:
         In a round all plans take turns, the order shifted by one from round to round.
         Raises :class:`EngineError` for a forward that is no graph.
         """
-        if (of := self._now) is None:
+        if self._now is None:
             raise EngineError("a forward without a graph has no replays to time")
+        return self._turns_us(self._work(self._now), plans, rounds, replays)
+
+    def _turns_us(self, work: _Work, plans: Sequence[OverlapPlan], rounds: int, replays: int) -> list[list[float]]:
         us: list[list[float]] = [[] for _ in plans]
         with torch.inference_mode():
-            captured = [self._captured(of, self._programs.compiled(of.shape, plan)) for plan in plans]
+            captured = [self._captured(work, work.compiled(plan)) for plan in plans]
             for start in range(rounds):
                 for place in range(len(plans)):
                     at = (start + place) % len(plans)
@@ -143,7 +179,8 @@ class DeviceRuns:
 
     def status(self) -> dict[str, Any]:
         """``captures``, ``replays``, graphs ``held`` and their ``bytes``, decode forwards that ran ``eagerly``; and by
-        batch what ``auto`` took: ``requests``, ``width``, ``pages``, ``plan``, ``us`` of every candidate.
+        batch what ``auto`` took: ``requests``, ``width``, ``pages``, ``plan``, ``us`` of every candidate. ``drafts``
+        has the drafter's part of the ``captures`` and ``replays``, what it ran ``eagerly``, and its own ``auto``.
         """
         graphs = self.graphs
         return {
@@ -152,10 +189,13 @@ class DeviceRuns:
             "held": len(graphs),
             "bytes": graphs.bytes,
             "eagerly": self.eager,
-            "auto": [
-                {**asdict(of.bucket), "plan": choice.plan.name, "us": dict(choice.us)}
-                for of, choice in self.choices.items()
-            ],
+            "auto": self._taken(GraphShape),
+            "drafts": {
+                "captures": self.drafts.captures,
+                "replays": self.drafts.replays,
+                "eagerly": self.drafts.eager,
+                "auto": self._taken(DraftShape),
+            },
         }
 
     def close(self) -> None:
@@ -163,47 +203,56 @@ class DeviceRuns:
         self.streams.close()
         self.graphs.clear()
 
+    def _taken(self, kind: type[GraphShape | DraftShape]) -> list[dict[str, Any]]:
+        """What ``auto`` took for shapes of this kind."""
+        return [
+            {**asdict(of.bucket if isinstance(of, GraphShape) else of), "plan": choice.plan.name, "us": dict(choice.us)}
+            for of, choice in self.choices.items()
+            if isinstance(of, kind)
+        ]
+
     def _graph_shape(self, meta: StepMetadata, rows: torch.Tensor) -> GraphShape | None:
         n, width = meta.n_items, meta.T // max(1, meta.n_items)
         wide = rows.numel() == meta.T
-        size = next((b for b in self._buckets if b >= n), None)
+        size = self.bucket(n)
         if meta.mode != "decode" or size is None or n * width != meta.T or not (wide or rows.numel() == n):
             return None
         pages = min(_power_of_two(meta.page_table.shape[1]), self._geometry.pages - 1)
         return GraphShape(Bucket(size, width, max(pages, meta.page_table.shape[1])), wide and width > 1)
 
-    def _captured(self, of: GraphShape, compiled: CompiledProgram) -> CapturedGraph:
-        key = (of, compiled)
+    def _work(self, of: GraphShape) -> _Work:
+        return _Work(of, of.bucket.tokens, partial(self._programs.compiled, of.shape), self._programs.arena)
+
+    def _launch(self, work: _Work, plan: OverlapPlan, tapped: Tapped | None = None) -> Launched:
+        if is_auto(plan):
+            plan = self._automatic(work, auto_side_streams(plan))
+        compiled = work.compiled(plan)
+        return self.graphs.launch(self._captured(work, compiled if tapped is None else tapped(compiled)))
+
+    def _captured(self, work: _Work, compiled: CompiledProgram) -> CapturedGraph:
+        key = (work.of, compiled)
         if key not in self.graphs:
             lanes = replay_lanes(compiled.program)
-            _log.info("capturing %s under plan %s: %d replay lanes", of, compiled.program.plan, len(lanes))
+            _log.info("capturing %s under plan %s: %d replay lanes", work.of, compiled.program.plan, len(lanes))
             self._trim()
-        return self.graphs.get(key, compiled, self._programs.arena)
+        return self.graphs.get(key, compiled, work.arena)
 
-    def _automatic(self, of: GraphShape, side_streams: int | None) -> OverlapPlan:
-        if self._gate is not None and of.bucket.tokens > self._gate:
+    def _automatic(self, work: _Work, side_streams: int | None) -> OverlapPlan:
+        if self._gate is not None and work.tokens > self._gate:
             return OFF
-        choice = self.choices.get(of)
+        choice = self.choices.get(work.of)
         if choice is None:
-            choice = self.choices[of] = self._measure(of, self._distinct(of, candidates(side_streams)))
-            _log.info("auto takes plan %s for %s: %s us", choice.plan.name, of, dict(choice.us))
+            choice = self.choices[work.of] = self._measure(work, _distinct(work, candidates(side_streams)))
+            _log.info("auto takes plan %s for %s: %s us", choice.plan.name, work.of, dict(choice.us))
         return choice.plan
 
-    def _measure(self, of: GraphShape, plans: list[OverlapPlan]) -> Choice:
+    def _measure(self, work: _Work, plans: list[OverlapPlan]) -> Choice:
         """Replay all candidates in turn on the inputs that are set: a forward run twice leaves what one leaves."""
-        choice = choose(plans, self.turns_us(plans, ROUNDS, REPLAYS))
+        choice = choose(plans, self._turns_us(work, plans, ROUNDS, REPLAYS))
         for plan in plans:
             if plan not in (OFF, choice.plan):
-                self.graphs.drop((of, self._programs.compiled(of.shape, plan)))
+                self.graphs.drop((work.of, work.compiled(plan)))
         return choice
-
-    def _distinct(self, of: GraphShape, plans: tuple[OverlapPlan, ...]) -> list[OverlapPlan]:
-        """Those of ``plans`` that place this shape's ops differently."""
-        found: dict[tuple[str, ...], OverlapPlan] = {}
-        for plan in plans:
-            program = self._programs.compiled(of.shape, plan).program
-            found.setdefault(tuple(f"{op.label} {op.stream}" for op in program.ops), plan)
-        return list(found.values())
 
     def _trim(self) -> None:
         """Where there are too many inputs, forget all but those that are set, and all graphs, which read them."""
@@ -214,3 +263,12 @@ class DeviceRuns:
 
 def _power_of_two(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
+
+
+def _distinct(work: _Work, plans: tuple[OverlapPlan, ...]) -> list[OverlapPlan]:
+    """Those of ``plans`` that place this shape's ops differently."""
+    found: dict[tuple[str, ...], OverlapPlan] = {}
+    for plan in plans:
+        program = work.compiled(plan).program
+        found.setdefault(tuple(f"{op.label} {op.stream}" for op in program.ops), plan)
+    return list(found.values())

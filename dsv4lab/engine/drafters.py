@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dsv4lab.checkpoint.draft import DraftKind, draft_layers_config
 from dsv4lab.config.model import ModelConfig
+from dsv4lab.engine.draft_runs import draft_runs
 from dsv4lab.engine.placement import take_there
 from dsv4lab.engine.runner import Runner
 from dsv4lab.errors import ConfigError
@@ -44,11 +45,10 @@ def make_drafter(model: ModelConfig, kind: DraftKind, tensors: Named, drafts: in
     experts = Experts(held, runner.config.shared_expert_fusion)
     config = runner.config
     capacity = max(config.chunked_prefill_size, config.max_running_requests * (drafts + 1))
+    runs = draft_runs(runner)
     if kind == "mtp":
         weights = build_mtp(layers, tensors, runner.weights, experts)
-        return MtpDrafter(layers, weights, runner.geometry, drafts, capacity, runner.replay, runner.place, parallel)
+        return MtpDrafter(layers, weights, runner.geometry, drafts, capacity, runs, runner.place, parallel)
     assert model.dspark is not None
     block = build_dspark(layers, tensors, runner.weights, experts)
-    return DsparkDrafter(
-        layers, model.dspark, block, runner.geometry, drafts, capacity, runner.replay, runner.place, parallel
-    )
+    return DsparkDrafter(layers, model.dspark, block, runner.geometry, drafts, capacity, runs, runner.place, parallel)

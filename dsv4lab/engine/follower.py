@@ -74,7 +74,7 @@ class Follower:
                 places.append(told.tokens)
             return places[place][request]
 
-        self._drafting().propose(command.anchors, choose)
+        self._drafting().propose(command.anchors, None if command.greedy else choose)
 
     @_do.register
     def _(self, command: r.ResetSlot) -> None:

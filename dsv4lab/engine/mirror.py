@@ -191,18 +191,22 @@ class MirroredDrafter:
         with self._lead.crew.fatal(self._lead.rank):
             self._own.observe(committed)
 
-    def propose(self, anchors: Sequence[Anchor], choose: Choose) -> Proposal:
+    def propose(self, anchors: Sequence[Anchor], choose: Choose | None) -> Proposal:
         """See :meth:`Drafter.propose`."""
-        self._lead.tell(r.Propose(list(anchors)))
+        self._lead.tell(r.Propose(list(anchors), greedy=choose is None))
+        with self._lead.crew.fatal(self._lead.rank):
+            return self._own.propose(anchors, None if choose is None else self._telling(choose, len(anchors)))
+
+    def _telling(self, choose: Choose, anchors: int) -> Choose:
+        """``choose``, and the followers are told of every place."""
         chosen: list[int] = []
 
         def choose_for_all(request: int, place: int, logits: NDArray[np.float32]) -> int:
             token = choose(request, place, logits)
             chosen.append(token)
-            if len(chosen) == len(anchors):
+            if len(chosen) == anchors:
                 self._lead.tell(r.Chosen(list(chosen)))
                 chosen.clear()
             return token
 
-        with self._lead.crew.fatal(self._lead.rank):
-            return self._own.propose(anchors, choose_for_all)
+        return choose_for_all

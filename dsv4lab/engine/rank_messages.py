@@ -65,9 +65,13 @@ class Observe(ToRank, frozen=True):
 
 
 class Propose(ToRank, frozen=True):
-    """The drafter drafts from ``anchors``; a :class:`Chosen` follows for every place."""
+    """The drafter drafts from ``anchors``; a :class:`Chosen` follows for every place.
+
+    With ``greedy`` nothing follows: every rank takes the likeliest tokens, of logits that are the same on all.
+    """
 
     anchors: list[Anchor]
+    greedy: bool = False
 
 
 class Chosen(ToRank, frozen=True):

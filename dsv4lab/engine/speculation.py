@@ -133,7 +133,8 @@ class Speculator:
             before.append(token)
             return token
 
-        return self._drafter.propose(anchors, choose).tokens, chosen
+        by_device = all(r.sampling.greedy and r.sampling.untouched for r in requests)
+        return self._drafter.propose(anchors, None if by_device else choose).tokens, chosen
 
     def _accept(
         self,

@@ -91,6 +91,12 @@ class OpListBuilder:
         self._kind = ""
         self._pending: Op | None = None
 
+    def reading(self, inputs: StepInputs) -> OpListBuilder:
+        """An empty builder like this one, whose ops read ``inputs``."""
+        return OpListBuilder(
+            self.config, self.ops, self.arena, self.pool, inputs, self.frequencies, self.shape, self.parallel
+        )
+
     @contextmanager
     def layer(self, index: int) -> Iterator[None]:
         """Ops added within belong to layer ``index``."""

@@ -39,10 +39,11 @@ def list_reduce_scatter(
     b.add(name, run, (reads, COMM), (*writes, COMM))
 
 
-def list_lookup(b: OpListBuilder, table: Tensor, resource: str) -> Tensor:
+def list_lookup(b: OpListBuilder, table: Tensor, resource: str, ids_at: Sequence[str] = ()) -> Tensor:
     """Embeddings of the tokens in buffer ``resource [T, D]``, and that buffer.
 
-    Where ranks share the vocabulary, ``table [V / tp, D]``, each gives its own rows and the sum has all.
+    Where ranks share the vocabulary, ``table [V / tp, D]``, each gives its own rows and the sum has all. ``ids_at`` is
+    the buffer that the token ids lie in, if an op of the same program writes them.
     """
     group = b.parallel.tp
     out = b.buffer(resource, table.shape[1])
@@ -58,6 +59,6 @@ def list_lookup(b: OpListBuilder, table: Tensor, resource: str) -> Tensor:
         torch.index_select(table, 0, local.masked_fill_(foreign, 0), out=out)
         out.masked_fill_(foreign.unsqueeze(1), 0.0)
 
-    b.add("embed.lookup", lookup, (), (resource,))
+    b.add("embed.lookup", lookup, ids_at, (resource,))
     list_all_reduce(b, "embed.all_reduce", group, out, resource)
     return out

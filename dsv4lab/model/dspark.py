@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor
 
 from dsv4lab.kv import pool as resource
 from dsv4lab.model.block import list_block
 from dsv4lab.model.builder import OpListBuilder
 from dsv4lab.model.draft_weights import DsparkWeights
+from dsv4lab.model.mtp import CHOSEN, chosen_view
 from dsv4lab.model.rope import MAIN_TABLE, list_rope_ops, rope_view
 from dsv4lab.model.tap import TAPS
-from dsv4lab.model.transformer import list_embedding, list_head
+from dsv4lab.model.transformer import LOGITS, list_embedding, list_head, logits_view
 from dsv4lab.model.weights import AttentionWeights
 from dsv4lab.overlap.ops import Op
 
@@ -59,3 +62,25 @@ def list_block_forward(b: OpListBuilder, w: DsparkWeights) -> list[Op]:
     b.flush()
     list_head(b, w.hc_head, w.norm, w.head)
     return b.list
+
+
+def list_block_drafts(b: OpListBuilder, w: DsparkWeights, size: int, drafts: int) -> list[Op]:
+    """Ops of one block and of the greedy Markov chain over it; the drafts land in :func:`chosen_view`."""
+    list_block_forward(b, w)
+    requests = b.shape.tokens // size
+    base = logits_view(b).view(requests, size, -1)
+    chosen = chosen_view(b.arena, requests, drafts)
+
+    def pick(_: object, place: int) -> None:
+        anchors = b.inputs.meta.token_ids.view(requests, size)[:, 0]
+        previous = chosen[:, place - 1] if place else anchors
+        chosen[:, place].copy_(markov_logits(base[:, place], w, previous).argmax(1))
+
+    for place in range(drafts):
+        b.add("dspark.markov", partial(pick, place=place), (LOGITS, *(CHOSEN,) * (place > 0)), (CHOSEN,))
+    return b.list
+
+
+def markov_logits(base: Tensor, w: DsparkWeights, previous: Tensor) -> Tensor:
+    """Logits of one place: the block's ``[n, vocab]`` and the bias of the tokens before, ``previous [n]``."""
+    return base + w.markov_in[previous] @ w.markov_out.t()

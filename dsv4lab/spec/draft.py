@@ -11,12 +11,6 @@ import torch
 from numpy.typing import NDArray
 
 from dsv4lab.kv.pool import KvPool
-from dsv4lab.overlap.arena import Arena
-from dsv4lab.overlap.compile import CompiledProgram
-from dsv4lab.overlap.run_record import RunRecord
-
-Replay = Callable[[CompiledProgram, Arena], RunRecord]
-"""How a drafter's programs are run: the engine's streams."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,10 +44,13 @@ Choose = Callable[[int, int, NDArray[np.float32]], int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
-    """Draft tokens ``[requests][drafts]``, and the logits they came from: float32 ``[requests, drafts, vocab]``."""
+    """Draft tokens ``[requests][drafts]``, and the logits they came from: float32 ``[requests, drafts, vocab]``.
+
+    ``logits`` is None where the tokens were chosen on the device.
+    """
 
     tokens: tuple[tuple[int, ...], ...]
-    logits: NDArray[np.float32]
+    logits: NDArray[np.float32] | None = None
 
 
 class Drafter(Protocol):
@@ -73,8 +70,12 @@ class Drafter(Protocol):
         """Take over committed tokens. Every token of a request is observed once, in order."""
         ...
 
-    def propose(self, anchors: Sequence[Anchor], choose: Choose) -> Proposal:
-        """Draft from each anchor; all tokens before its position have been observed."""
+    def propose(self, anchors: Sequence[Anchor], choose: Choose | None) -> Proposal:
+        """Draft from each anchor; all tokens before its position have been observed.
+
+        Without ``choose`` a draft is the likeliest token, as :func:`greedy_choice` gives it, chosen on the device: the
+        host waits once, for all of them.
+        """
         ...
 
 

@@ -8,25 +8,36 @@ import numpy as np
 import torch
 
 from dsv4lab.config.model import ModelConfig
+from dsv4lab.kv.draft_padding import pad_draft
 from dsv4lab.kv.geometry import Geometry
-from dsv4lab.kv.metadata import BatchItem, Mode, build_metadata
+from dsv4lab.kv.metadata import BatchItem, Mode, StepMetadata, build_metadata
 from dsv4lab.kv.pool import KvPool
-from dsv4lab.model.builder import Shape
+from dsv4lab.model.builder import OpListBuilder, Shape, StepInputs
 from dsv4lab.model.draft_weights import MtpWeights
 from dsv4lab.model.hyper_connection import STREAMS
-from dsv4lab.model.mtp import hidden_view, list_mtp_forward
-from dsv4lab.model.programs import Placement, Programs
+from dsv4lab.model.mtp import (
+    LastRows,
+    chosen_view,
+    hidden_view,
+    list_mtp_chain,
+    list_mtp_extend,
+    list_mtp_forward,
+    tokens_view,
+)
+from dsv4lab.model.programs import Lister, Placement, Programs
 from dsv4lab.model.transformer import logits_view
 from dsv4lab.overlap.arena import Arena
 from dsv4lab.parallel.groups import ALONE, Parallel
-from dsv4lab.spec.draft import Anchor, Choose, Committed, Proposal, Replay
+from dsv4lab.spec.draft import Anchor, Choose, Committed, Proposal
+from dsv4lab.spec.forwards import DraftRuns, Forwards
 
 
 class MtpDrafter:
     """``config`` is the draft layers' (:func:`draft_layers_config`); ``geometry`` the target's.
 
-    After each observation the last row's logits and streams are kept per slot: they give the first draft, and the
-    input of the second.
+    After each observation the last row's logits and streams are kept per slot, on the device: they give the first
+    draft, and the input of the second. Observations of a step's new tokens, greedy chains, and the single forwards
+    of other choices are graphs by batch bucket where ``runs`` has buckets.
     """
 
     def __init__(
@@ -36,19 +47,29 @@ class MtpDrafter:
         geometry: Geometry,
         drafts: int,
         capacity: int,
-        replay: Replay,
+        runs: DraftRuns,
         place: Placement,
         parallel: Parallel = ALONE,
     ) -> None:
         self._drafts = drafts
         self._geometry = draft_geometry(geometry, config)
         self.pool = KvPool(self._geometry, place.dtype, place.device)
-        self._arena = Arena(capacity, place.device)
-        self._replay = replay
-        self._programs = Programs(
-            config, place.ops, self._arena, self.pool, lambda b: list_mtp_forward(b, weights), parallel
+        self._arena = arena = Arena(capacity, place.device)
+        self._runs = runs
+        self.last = last = LastRows.empty(config, geometry.slots, place.dtype, place.device)
+        steps = [StepInputs(place.device) for _ in range(drafts - 1)]
+
+        def programs(lister: Lister) -> Programs:
+            return Programs(config, place.ops, arena, self.pool, lister, parallel, late_sides=runs.on_device)
+
+        self._programs = programs(lambda b: list_mtp_forward(b, weights))
+        extend = programs(lambda b: list_mtp_extend(b, weights, last))
+        chain = programs(lambda b: list_mtp_chain(b, weights, last, steps, drafts))
+        self._step = Forwards("step", self._programs, runs)
+        self._extend = Forwards("extend", extend, runs)
+        self._chain = Forwards(
+            "chain", chain, runs, steps=steps or None, tokens_at=lambda shape: tokens_view(arena, shape.tokens)
         )
-        self._last: dict[int, tuple[np.ndarray, torch.Tensor]] = {}
 
     @property
     def drafts(self) -> int:
@@ -58,41 +79,68 @@ class MtpDrafter:
     def observe(self, committed: Sequence[Committed]) -> None:
         """Draft-extend over the committed tokens, with the target's streams."""
         items = [BatchItem(c.slot, c.pages, c.start, c.following) for c in committed]
-        hidden = torch.cat([c.hidden for c in committed])
-        logits, streams = self._forward(items, hidden, "prefill")
-        for i, c in enumerate(committed):
-            self._last[c.slot] = (logits[i], streams[i])
+        width = self._drafts + 1
+        short = all(len(c.following) <= width for c in committed)
+        size = self._runs.bucket(len(items)) if short else None
+        with torch.inference_mode():
+            meta = self._meta(items, "prefill" if size is None else "decode", size, width)
+            shape = Shape(meta.mode, meta.T, meta.n_items)
+            hidden = hidden_view(self._programs.builder(shape))
+            torch.cat([c.hidden for c in committed], out=hidden[: sum(len(c.following) for c in committed)])
+            self._extend.launch(shape, [meta], size, prefill=not short)
 
-    def propose(self, anchors: Sequence[Anchor], choose: Choose) -> Proposal:
+    def propose(self, anchors: Sequence[Anchor], choose: Choose | None) -> Proposal:
         """The first draft follows from the last observation, each further one from a draft-decode step."""
-        logits = np.stack([self._last[a.slot][0] for a in anchors])
-        streams = torch.stack([self._last[a.slot][1] for a in anchors])
+        with torch.inference_mode():
+            return self._greedy(anchors) if choose is None else self._chosen(anchors, choose)
+
+    def _greedy(self, anchors: Sequence[Anchor]) -> Proposal:
+        """One program: every forward's likeliest token is the next one's input."""
+        size = self._runs.bucket(len(anchors))
+        metas = [self._meta(_items(anchors, place), "decode", size) for place in range(max(1, self._drafts - 1))]
+        tokens = metas[0].T
+        self._chain.launch(Shape("decode", tokens, tokens), metas, size)
+        rows = chosen_view(self._arena, tokens, self._drafts)[: len(anchors)].tolist()
+        return Proposal(tuple(map(tuple, rows)))
+
+    def _chosen(self, anchors: Sequence[Anchor], choose: Choose) -> Proposal:
+        """Forward by forward: the host chooses between them."""
+        slots = torch.tensor([a.slot for a in anchors], device=self._arena.device)
+        logits, streams = self.last.logits[slots].cpu().numpy(), self.last.streams[slots]
         tokens: list[list[int]] = [[] for _ in anchors]
         kept = []
         for place in range(self._drafts):
             if place:
-                items = [
-                    BatchItem(a.slot, a.pages, a.position + place - 1, (drafted[-1],))
-                    for a, drafted in zip(anchors, tokens, strict=True)
-                ]
-                logits, streams = self._forward(items, streams, "decode")
+                items = _items(anchors, place - 1, [drafted[-1] for drafted in tokens])
+                logits, streams = self._forward(items, streams)
             kept.append(logits)
             for i, drafted in enumerate(tokens):
                 drafted.append(choose(i, place, logits[i]))
         return Proposal(tuple(map(tuple, tokens)), np.stack(kept, axis=1))
 
-    def _forward(self, items: Sequence[BatchItem], hidden: torch.Tensor, mode: Mode) -> tuple[np.ndarray, torch.Tensor]:
-        """Logits ``[items, vocab]`` and output streams ``[items, hc, D]`` of each item's last token."""
-        with torch.inference_mode():
-            meta = build_metadata(self._geometry, 1, items, mode)
-            shape = Shape(mode, meta.T, len(items))
-            builder = self._programs.builder(shape)
-            hidden_view(builder).copy_(hidden)
-            self._programs.inputs.set(meta, meta.last_rows)
-            self._replay(self._programs.compiled(shape), self._arena)
-            config = builder.config
-            streams = builder.buffer(STREAMS, config.hc_mult, config.hidden_size)[meta.last_rows]
-            return logits_view(builder).to("cpu", copy=True).numpy(), streams
+    def _forward(self, items: Sequence[BatchItem], hidden: torch.Tensor) -> tuple[np.ndarray, torch.Tensor]:
+        """Logits ``[items, vocab]`` and output streams ``[items, hc, D]`` of one token each."""
+        n, size = len(items), self._runs.bucket(len(items))
+        meta = self._meta(items, "decode", size)
+        shape = Shape("decode", meta.T, meta.T)
+        builder = self._programs.builder(shape)
+        hidden_view(builder)[:n].copy_(hidden)
+        self._step.launch(shape, [meta], size)
+        return logits_view(builder)[:n].to("cpu", copy=True).numpy(), _streams(builder)[:n].clone()
+
+    def _meta(self, items: Sequence[BatchItem], mode: Mode, size: int | None, width: int = 1) -> StepMetadata:
+        meta = build_metadata(self._geometry, 1, items, mode)
+        return meta if size is None else pad_draft(meta, self._geometry, size, width)
+
+
+def _items(anchors: Sequence[Anchor], place: int, tokens: Sequence[int] | None = None) -> list[BatchItem]:
+    """The ``place``-th draft forward of each anchor; ``tokens`` are what it reads, if the host knows."""
+    known = [0] * len(anchors) if tokens is None else tokens
+    return [BatchItem(a.slot, a.pages, a.position + place, (t,)) for a, t in zip(anchors, known, strict=True)]
+
+
+def _streams(b: OpListBuilder) -> torch.Tensor:
+    return b.buffer(STREAMS, b.config.hc_mult, b.config.hidden_size)
 
 
 def draft_geometry(geometry: Geometry, config: ModelConfig) -> Geometry:

@@ -85,7 +85,7 @@ class RandomDrafts:
     def observe(self, committed: Sequence[Committed]) -> None:
         self._inner.observe(committed)
 
-    def propose(self, anchors: Sequence[Anchor], choose: Choose) -> Proposal:
+    def propose(self, anchors: Sequence[Anchor], choose: Choose | None) -> Proposal:
         tokens = self._rng.integers(0, MODEL.vocab_size, (len(anchors), self.drafts))
         return Proposal(
             tuple(tuple(row) for row in tokens.tolist()), np.zeros((len(anchors), self.drafts, 1), np.float32)

@@ -11,13 +11,17 @@ import torch
 from dsv4_kernels.launch import recorded
 
 from dsv4lab.backends.triton_ops import triton_ops
+from dsv4lab.checkpoint.draft import DraftKind, random_draft_weights
 from dsv4lab.checkpoint.source import synthetic_weights
 from dsv4lab.config.engine import EngineConfig
+from dsv4lab.config.model import DsparkConfig
 from dsv4lab.config.presets import preset
+from dsv4lab.engine.drafters import make_drafter, target_taps
 from dsv4lab.engine.runner import Runner
 from dsv4lab.errors import ConfigError
 from dsv4lab.kv.metadata import BatchItem
 from dsv4lab.model.programs import Placement
+from dsv4lab.spec.draft import Anchor, Committed
 from tests.cpu.fake_device import FakeDevice
 
 META = torch.device("meta")
@@ -60,6 +64,46 @@ def test_forwards_and_captures_wait_for_nothing(rows: str, keys: str, monkeypatc
     assert gpu.graphs.captures == 3
     kernels = {launch.kernel.__name__ for launch in launches}
     assert len(kernels) > 15, kernels
+    tensors = [v for launch in launches for v in launch.arguments.values() if isinstance(v, torch.Tensor)]
+    assert {tensor.device for tensor in tensors} == {META}
+
+
+@pytest.mark.parametrize("kind", ["mtp", "dspark"])
+def test_drafters_wait_for_nothing_but_their_tokens(kind: DraftKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    place = Placement(triton_ops(), META, torch.bfloat16)
+    monkeypatch.setattr("dsv4lab.engine.runner.place_of", lambda config: place)
+    monkeypatch.setattr("dsv4lab.engine.runner.room_for", lambda tensors, place: None)
+    config = EngineConfig(
+        "demo",
+        device="cuda",
+        dtype="bfloat16",
+        max_running_requests=4,
+        max_total_tokens=4 * PAGES * 256,
+        plan="cuda+moe",
+        verify_tokens=4,
+    )
+    dspark = DsparkConfig(target_layer_ids=(0, 1), stages=2, block_size=4, markov_rank=64, noise_token_id=511)
+    model = replace(MODEL, mtp_layers=1, dspark=dspark)
+    with recorded() as launches, torch.inference_mode():
+        weights = synthetic_weights(model, 0, torch.bfloat16)
+        runner = Runner(model, weights, config, target_taps(model, kind), device=FakeDevice())
+        drafter = make_drafter(model, kind, random_draft_weights(model, kind, 1, torch.bfloat16), 3, runner)
+        gpu = runner.gpu
+        assert gpu is not None
+        for batch in (items(2, 0, 130), [items(3, 600, n)[n - 1] for n in (1, 2, 3)]):
+            rows = sum(len(item.tokens) for item in batch)
+            hidden = torch.empty(rows, 4 if kind == "mtp" else 2, model.hidden_size, dtype=torch.bfloat16, device=META)
+            committed, first = [], 0
+            for i in batch:
+                committed.append(Committed(i.slot, i.pages, i.start, i.tokens, hidden[first : first + len(i.tokens)]))
+                first += len(i.tokens)
+            drafter.observe(committed)
+        assert (gpu.drafts.captures, gpu.drafts.eager) == (1, 0), "a prefill, and an observation of a bucket of 4"
+        anchors = [Anchor(i.slot, i.pages, 603, 7) for i in batch]
+        with pytest.raises((NotImplementedError, RuntimeError), match="meta"):  # reading the tokens, at the end
+            drafter.propose(anchors, None)
+    assert (gpu.drafts.captures, gpu.drafts.replays) == (2, 2), "the chain was captured and replayed before that"
     tensors = [v for launch in launches for v in launch.arguments.values() if isinstance(v, torch.Tensor)]
     assert {tensor.device for tensor in tensors} == {META}
 

@@ -51,7 +51,7 @@ class Oracle:
     def observe(self, committed: Sequence[Committed]) -> None:
         self._inner.observe(committed)
 
-    def propose(self, anchors: Sequence[Anchor], choose: Choose) -> Proposal:
+    def propose(self, anchors: Sequence[Anchor], choose: Choose | None) -> Proposal:
         real = self._inner.propose(anchors, choose)
         tokens = []
         for a in anchors:
@@ -161,7 +161,7 @@ def test_a_dspark_block_sees_itself_and_just_the_window_before_it() -> None:
         model = replace(MODEL, dspark=replace(MODEL.dspark, block_size=block))  # type: ignore[type-var]
         drafter = make_drafter(model, "dspark", random_draft_weights(MODEL, "dspark", 7), 3, runner)
         drafter.observe([Committed(1, (1, 2), 0, tokens[1:], taps)])
-        return drafter.propose([Anchor(1, (1, 2), 300, tokens[300])], greedy_choice).logits[0, 0]
+        return drafter.propose([Anchor(1, (1, 2), 300, tokens[300])], greedy_choice).logits[0, 0]  # type: ignore[index]
 
     base = first_logits(hidden, 6)
     for position, reaches in ((171, False), (172, True), (299, True)):

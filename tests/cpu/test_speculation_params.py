@@ -16,7 +16,7 @@ from dsv4lab.engine.request import SamplingParams
 from dsv4lab.engine.sampler import distribution, sample
 from dsv4lab.engine.speculation import DraftRequest, Speculator
 from dsv4lab.kv.metadata import BatchItem
-from dsv4lab.spec.draft import Anchor, Choose, Proposal
+from dsv4lab.spec.draft import Anchor, Choose, Proposal, greedy_choice
 
 V, DRAFTS = 5, 2
 _RNG = np.random.default_rng(5)
@@ -51,12 +51,12 @@ class ToyDrafter:
     def observe(self, committed: Any) -> None:
         pass
 
-    def propose(self, anchors: Sequence[Anchor], choose: Choose) -> Proposal:
+    def propose(self, anchors: Sequence[Anchor], choose: Choose | None) -> Proposal:
         rows = []
         for request, anchor in enumerate(anchors):
             tokens = [anchor.token]
             for place in range(DRAFTS):
-                tokens.append(choose(request, place, DRAFT[tokens[-1]]))
+                tokens.append((choose or greedy_choice)(request, place, DRAFT[tokens[-1]]))
             rows.append(tuple(tokens[1:]))
         return Proposal(tuple(rows), np.zeros((len(anchors), DRAFTS, V), np.float32))
 

@@ -30,6 +30,8 @@ def ring_store_pools(
     require_dtype("dst", dst, torch.int64, torch.int32)
     for name, tensor in (("kv", kv), ("pool", pool), ("src", src), ("dst", dst)):
         require_unit_stride(name, tensor)
+    if n == 0:
+        return
     chosen = RING_STORE.choose(target_of(kv.device), rows=n)
     launch(
         _ring_store_kernel,
