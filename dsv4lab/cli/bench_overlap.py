@@ -134,6 +134,8 @@ def show(record: OverlapRecord) -> None:
         clean_table(tables.hidden_table(views), "Side ops alone, hidden time, byte floor", left=2)
     if record.profiles:
         clean_table(tables.profile_table(record.profiles), "Profile of a step", left=3)
+        for text in tables.profile_notes(record.profiles):
+            say(clean(text))
     for text in record.left_out:
         say(clean(f"left out: {text}"))
 

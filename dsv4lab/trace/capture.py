@@ -37,7 +37,7 @@ class TorchCapture:
         missing = [kind.name for kind in kinds if kind not in supported()]
         if missing:
             raise UnavailableError(f"this torch {torch.__version__} profiles no {', '.join(missing)} activities")
-        self._profile = torch.profiler.profile(activities=kinds, experimental_config=self._threads())
+        self._profile = torch.profiler.profile(activities=kinds, experimental_config=self._threads(), acc_events=True)
         self._profile.start()
 
     def stop(self) -> None:

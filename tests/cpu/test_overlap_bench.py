@@ -6,16 +6,21 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-from dsv4lab.errors import PlanError, UsageError
+from dsv4lab.errors import PlanError, TraceError, UsageError
 from dsv4lab.overlap.plan import resolve_plan
+from dsv4lab.overlap.run_record import timeline_of
 from dsv4lab.predict.layer_ops import experts_hit
 from dsv4lab.timeline.program import MAIN
-from dsv4lab.tuning.overlap import floor, gate
+from dsv4lab.trace.export import export_kineto
+from dsv4lab.tuning.overlap import floor, gate, profiles
 from dsv4lab.tuning.overlap.arms import SERIAL, plans_of
 from dsv4lab.tuning.overlap.bench import bench, machine_facts
 from dsv4lab.tuning.overlap.profiles import device_rows, trace_name
@@ -214,6 +219,85 @@ def test_rows_of_a_profiler_by_stream() -> None:
     assert {(s.stream, s.busy_ns) for s in busy.streams} == {("7", 2500), ("13", 1000)}
     assert (busy.wall_ns, busy.hidden_ns) == (3000, 500)
     assert trace_name("flash-tp8", "cuda+moe", 4) == "overlap-flash-tp8-cuda_moe-4.pt.trace.json.gz"
+
+
+class Capture:
+    """Stands in for torch's profiler: counts what it is told."""
+
+    platform = "cuda"
+    programs, runs = (), ()
+
+    def __init__(self, *, device: bool) -> None:
+        self.told: list[str] = []
+        assert device
+        made.append(self)
+
+    def _range(self, what: str) -> Any:
+        self.told.append(what)
+        return nullcontext()
+
+    def start(self) -> None:
+        self.told.append("start")
+
+    def stop(self) -> None:
+        self.told.append("stop")
+
+    def export(self, path: Path) -> None:
+        path.write_text("{}", encoding="utf-8")
+
+    def belongs_to(self, step: int) -> None:
+        self.told.append(f"step {step}")
+
+    def op(self, op: Any) -> Any:
+        return self._range("op")
+
+    def run(self, program: Any, *, graph: bool) -> Any:
+        return self._range(f"run {program.plan} {graph}")
+
+    def setup(self) -> Any:
+        return self._range("setup")
+
+    def learn(self, program: Any) -> Any:
+        return self._range("learn")
+
+    def knows(self, program: Any) -> bool:
+        return "learn" in self.told
+
+
+made: list[Capture] = []
+
+
+def test_kernels_are_put_on_the_streams_of_the_plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    timeline = timeline_of([])
+
+    def written(raw: Path, path: Path, programs: Any, runs: Any, meta: Any, *, platform: str) -> Any:
+        assert raw.exists()
+        export_kineto(timeline, path)
+        return SimpleNamespace(problems=("two kernels have no op",))
+
+    monkeypatch.setattr("dsv4lab.trace.capture.TorchCapture", Capture)
+    monkeypatch.setattr("dsv4lab.trace.named.write_named", written)
+    stage = Stage(SETTINGS, device())
+    step = stage.step(1, "hip")
+    found, problems = profiles._by_op(stage, step, tmp_path / trace_name("tiny", "hip", 1))
+    assert (len(found), problems) == (0, ("two kernels have no op",))
+    told = [text for text in made[-1].told if text != "op"]
+    steps = [text for at in range(profiles.STEPS) for text in ("run hip True", f"step {at}")]
+    assert told == ["start", "setup", "learn", *steps, "stop"]
+    assert stage.gpu is not None
+    assert stage.gpu.streams.tracer is None
+    stage.close()
+
+
+def test_a_profiler_that_fails_takes_no_figures_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any) -> Any:
+        raise TraceError("the profiler told of no kernel")
+
+    monkeypatch.setattr(profiles, "profile", failing)
+    record = bench(SETTINGS, None, lambda text: None, device())
+    assert len(record.levels) == 2
+    assert record.profiles == ()
+    assert record.left_out[0] == f"profile of {read(record)[0].control.plan} at 1: the profiler told of no kernel"
 
 
 def test_facts_name_no_folder_and_no_user() -> None:

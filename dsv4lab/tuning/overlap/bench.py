@@ -18,6 +18,7 @@ import torch
 
 from dsv4lab import host
 from dsv4lab._version import __version__
+from dsv4lab.errors import LabError
 from dsv4lab.overlap.device_api import DeviceApi
 from dsv4lab.overlap.plan import OFF
 from dsv4lab.overlap.recording import replay_lanes
@@ -86,7 +87,7 @@ class _Bench:
                 self._keep(self._record.without(f"concurrency {n}: no time left"))
                 continue
             self._level(stage, n)
-        parts = {"replays": self._replays, "profiles": self._profiles, "probe": self._probe}
+        parts = {"replays": self._replays, "probe": self._probe, "profiles": self._profiles}
         for name, part in parts.items():
             if self._left() < PART_S:
                 self._keep(self._record.without(f"{name}: no time left"))
@@ -138,7 +139,12 @@ class _Bench:
         wanted += [(n, plan) for n in levels for plan in (OFF.name, *self._settings.traced)]
         programs: dict[str, dict[str, Any]] = {}
         for n, plan in dict.fromkeys(wanted):
-            self._keep(self._record.with_profile(profiles.profile(stage, plan, n, self._out)))
+            try:
+                found = profiles.profile(stage, plan, n, self._out)
+            except (LabError, RuntimeError) as error:  # a profiler that fails takes no figures away
+                self._keep(self._record.without(f"profile of {plan} at {n}: {error}"))
+                continue
+            self._keep(self._record.with_profile(found))
             programs.setdefault(str(n), {})[plan] = stage.program(n, plan).to_json()
         if self._out is not None:
             write(self._out / f"programs-{self._settings.shape}.json", json.dumps(programs) + "\n")

@@ -16,8 +16,10 @@ def markdown(record: OverlapRecord) -> str:
         parts += [tables.about(record), markdown_table(tables.result_table(views))]
         parts += ["## Controls and auto", markdown_table(tables.control_table(views))]
         parts += ["## Hidden side time, and the byte floor", markdown_table(tables.hidden_table(views), left=2)]
+    notes = tables.profile_notes(record.profiles)
     if record.profiles:
         parts += ["## Profile of a step", markdown_table(tables.profile_table(record.profiles), left=3)]
+        parts += [f"{note}." for note in notes]
     if views:
         parts += ["## Every plan", markdown_table(tables.plan_table(views), left=2)]
     if record.left_out:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ STEPS, WARM = 6, 50
 """Steps under the profiler, one right behind the other, and steps before them, which raise the clock; on a GPU."""
 
 CPU_STEPS = 2
+
+BY_LANE = "streams are the lanes of the graph's replay: msgspec is not installed, which finds the op of each kernel"
+
 SUFFIX = ".pt.trace.json.gz"
 _BUSY = ("kernel", "gpu_memcpy", "gpu_memset")
 _MTIME = 0  # equal traces are equal files
@@ -31,42 +35,72 @@ def trace_name(shape: str, plan: str, n: int) -> str:
 
 
 def profile(stage: Stage, plan: str, n: int, folder: Path | None) -> Profile:
-    """Profile a few steps; with ``folder``, keep the trace there."""
+    """Profile a few steps; with ``folder``, keep the trace there.
+
+    Raises :class:`TraceError` where torch's profiler tells of no kernel, :class:`UnavailableError` where it cannot run.
+    """
     step = stage.step(n, plan)
     name = trace_name(stage.settings.shape, plan, n)
-    if stage.gpu is not None and torch.cuda.is_available():
-        steps, timeline = STEPS, _on_gpu(stage, step, None if folder is None else folder / name)
-    else:
+    kept = None if folder is None else folder / name
+    if stage.gpu is None or not torch.cuda.is_available():
+        return summed(_on_cpu(stage, step, plan, kept), plan, n, CPU_STEPS, kept)
+    for _ in range(WARM):
         stage.run(step)
-        steps, timeline = CPU_STEPS, timeline_of([stage.run(step) for _ in range(CPU_STEPS)], meta={"plan": plan})
-        if folder is not None:
-            from dsv4lab.trace.export import export_kineto
-
-            export_kineto(timeline, folder / name)
-    return summed(timeline, plan, n, steps, None if folder is None else name)
+    if importlib.util.find_spec("msgspec") is None:
+        return summed(_by_lane(stage, step, kept), plan, n, STEPS, kept, (BY_LANE,))
+    timeline, problems = _by_op(stage, step, kept)
+    return summed(timeline, plan, n, STEPS, kept, problems)
 
 
-def summed(timeline: Timeline, plan: str, n: int, steps: int, trace: str | None) -> Profile:
+def summed(
+    timeline: Timeline, plan: str, n: int, steps: int, trace: Path | None, notes: tuple[str, ...] = ()
+) -> Profile:
     """The busy table of ``timeline`` as it is kept."""
     busy = timeline.stream_busy()
     lanes = tuple(LaneBusy(s.stream, s.role, s.busy_ns, s.hidden_ns, s.events) for s in busy.streams)
-    return Profile(plan, n, steps, busy.wall_ns, busy.sum_busy_ns, busy.union_busy_ns, lanes, trace)
+    name = None if trace is None else trace.name
+    return Profile(plan, n, steps, busy.wall_ns, busy.sum_busy_ns, busy.union_busy_ns, lanes, name, notes)
 
 
-def _on_gpu(stage: Stage, step: Step, path: Path | None) -> Timeline:
-    """Replays right behind one another under torch's profiler."""
-    assert stage.gpu is not None
-    assert step.graph is not None
+def _on_cpu(stage: Stage, step: Step, plan: str, path: Path | None) -> Timeline:
+    stage.run(step)
+    timeline = timeline_of([stage.run(step) for _ in range(CPU_STEPS)], meta={"plan": plan})
+    if path is not None:
+        from dsv4lab.trace.export import export_kineto
+
+        export_kineto(timeline, path)
+    return timeline
+
+
+def _by_op(stage: Stage, step: Step, path: Path | None) -> tuple[Timeline, tuple[str, ...]]:
+    """Replays with their kernels on the plan's streams, named by op; and what has no op, and why."""
+    from dsv4lab.trace.capture import TorchCapture
+    from dsv4lab.trace.load import load_any
+    from dsv4lab.trace.named import write_named
+
+    capture = TorchCapture(device=True)
+    stage.runner.trace_with(capture)
+    try:
+        capture.start()
+        try:
+            _replay(stage, step, capture.belongs_to)
+        finally:
+            capture.stop()
+    finally:
+        stage.runner.trace_with(None)
+    with tempfile.TemporaryDirectory() as there:
+        raw, named = Path(there) / "raw.json", path or Path(there) / "named.pt.trace.json.gz"
+        capture.export(raw)
+        found = write_named(raw, named, capture.programs, capture.runs, {}, platform=capture.platform)
+        return load_any(named, cache=False)[0], found.problems
+
+
+def _by_lane(stage: Stage, step: Step, path: Path | None) -> Timeline:
+    """Replays as torch's profiler shows them: a graph's lanes, and kernels without ops."""
     profiler: Any = torch.profiler
-    for _ in range(WARM):
-        stage.run(step)
-    with (
-        torch.inference_mode(),
-        profiler.profile(activities=list(profiler.supported_activities()), acc_events=True) as found,
-    ):
-        for _ in range(STEPS):
-            stage.gpu.graphs.launch(step.graph)
-        stage.gpu.streams.api.synchronize()
+    options = {"activities": list(profiler.supported_activities()), "acc_events": True}
+    with profiler.profile(**options) as found:
+        _replay(stage, step)
     with tempfile.TemporaryDirectory() as there:
         plain = Path(there) / "trace.json"
         found.export_chrome_trace(str(plain))
@@ -74,6 +108,17 @@ def _on_gpu(stage: Stage, step: Step, path: Path | None) -> Timeline:
     if path is not None:
         path.write_bytes(gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=_MTIME))
     return device_rows(document["traceEvents"])
+
+
+def _replay(stage: Stage, step: Step, issued: Callable[[int], None] = lambda at: None) -> None:
+    """Steps right behind one another, ``issued`` told of each; the host waits for the last one only."""
+    assert stage.gpu is not None
+    assert step.graph is not None
+    with torch.inference_mode():
+        for at in range(STEPS):
+            stage.gpu.graphs.launch(step.graph)
+            issued(at)
+        stage.gpu.streams.api.synchronize()
 
 
 def cleaned(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -88,7 +88,9 @@ class LaneBusy:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Steps of a plan under the profiler; ``trace`` names the file beside the record, if it was kept."""
+    """Steps of a plan under the profiler; ``trace`` names the file beside the record, if it was kept; ``notes`` say
+    what the streams are, where they are not the plan's, or which kernels have no op.
+    """
 
     plan: str
     concurrency: int
@@ -98,6 +100,7 @@ class Profile:
     union_busy_ns: int
     streams: tuple[LaneBusy, ...]
     trace: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,6 +113,11 @@ def profile_table(profiles: Sequence[Profile]) -> Table:
     return PROFILE, rows
 
 
+def profile_notes(profiles: Sequence[Profile]) -> tuple[str, ...]:
+    """What is to be said of profiles, once each."""
+    return tuple(dict.fromkeys(note for profile in profiles for note in profile.notes))
+
+
 def gate_sentence(record: OverlapRecord) -> str:
     """What the gate said, and the replays."""
     if record.gate is None:
