@@ -13,9 +13,12 @@ from dsv4lab.engine.request import RequestSpec
 from dsv4lab.engine.runner import Runner
 from dsv4lab.engine.sampling_params import SamplingParams
 from dsv4lab.engine.service import Service
+from dsv4lab.overlap.plan import resolve_plan
 from tests.cpu.fake_device import FakeDevice
 
 GREEDY = SamplingParams()
+SAMPLED = SamplingParams(temperature=0.8, top_k=20, seed=5)
+PENALISED = SamplingParams(repetition_penalty=1.2)
 
 
 def prompt(seed: int, n: int) -> tuple[int, ...]:
@@ -62,6 +65,9 @@ def test_tokens_are_those_of_the_cpu_device(speculative: str, monkeypatch: pytes
     service_status = runner.device_status()
     assert service_status is not None
     assert (service_status["eagerly"], service_status["auto"]) == (0, [])
+    drafts = service_status["drafts"]
+    assert drafts["eagerly"] == 0
+    assert (drafts["captures"] > 1) == (drafts["replays"] > drafts["captures"]) == (speculative != "off")
     assert runner.gpu.graphs.replays > runner.gpu.graphs.captures > 1
     (recorded,) = [s for s in sent if isinstance(s, m.Recorded)]
     timeline = unpack_timeline(recorded.timeline)
@@ -69,3 +75,50 @@ def test_tokens_are_those_of_the_cpu_device(speculative: str, monkeypatch: pytes
     assert len(timeline) == len(recorded.steps)
     assert {step.mode for step in recorded.steps} == {"prefill", "decode"}
     assert all(step.hidden_ns == 0 for step in recorded.steps)
+
+
+def disturbed(config: EngineConfig) -> tuple[dict[int, list[int]], Runner]:
+    """Plans change, a request goes in the middle, others choose on the host; three requests pass the bucket of 2."""
+    runner, model = make_runner(config, lambda _: None)
+    assert isinstance(runner, Runner)
+    sent: list[m.Message] = []
+    service = Service(config, model, runner, sent.append)
+    service.handle(m.Submit([RequestSpec(1, prompt(1, 140), 30, GREEDY), RequestSpec(2, prompt(2, 9), 30, GREEDY)]))
+    plans = ("off", "moe", "hip", "cuda+moe", "off", "moe")
+    for number, plan in enumerate(plans):
+        service.handle(m.SetPlan(number, resolve_plan(plan).to_json()))
+        for _ in range(3):
+            service.step()
+        if number == 1:
+            service.handle(m.Submit([RequestSpec(3, prompt(3, 30), 12, SAMPLED)]))
+        if number == 3:
+            service.handle(m.Abort(2))
+            service.handle(m.Submit([RequestSpec(4, prompt(4, 20), 12, PENALISED)]))
+    while not service.idle:
+        service.step()
+    tokens: dict[int, list[int]] = {}
+    for progress in (s for s in sent if isinstance(s, m.Progress)):
+        for request, token in progress.tokens:
+            tokens.setdefault(request, []).append(token)
+    return tokens, runner
+
+
+@pytest.mark.parametrize("speculative", ["mtp", "dspark"])
+def test_plans_that_change_and_a_request_that_goes_leave_the_tokens_of_the_cpu_device(
+    speculative: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = EngineConfig(
+        "tiny", streams="serial", max_running_requests=3, max_total_tokens=3072, speculative=speculative
+    )
+    expected, _ = disturbed(config)
+    device = FakeDevice()
+    monkeypatch.setattr("dsv4lab.engine.runner.device_api", lambda place: device)
+    found, runner = disturbed(EngineConfig(**{**config.to_json(), "graph_max_bs": 2}))
+    assert found == expected
+    assert {request: len(tokens) for request, tokens in found.items() if request != 2} == {1: 30, 3: 12, 4: 12}
+    assert 0 < len(found[2]) < 30, "it was aborted in the middle"
+    status = runner.device_status()
+    assert status is not None
+    assert status["drafts"]["captures"] > 4
+    assert status["drafts"]["eagerly"] > 0, "the batch of three"
+    assert status["captures"] > status["drafts"]["captures"]
