@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -132,6 +133,21 @@ def test_levels_without_time_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [level.concurrency for level in record.levels] == [1]
     assert record.left_out == ("concurrency 3: no time left", *record.left_out[1:])
     assert {text.partition(":")[0] for text in record.left_out[1:]} == {"replays", "profiles", "probe"}
+
+
+def test_hip_forks_in_graphs_only_and_has_few_streams() -> None:
+    amd = FakeDevice("hip", distinct=3)
+    amd.price = priced
+    settings = replace(SETTINGS, concurrency=(1,), plans=("hip", "cuda"), traced=())
+    record = bench(settings, None, lambda text: None, amd)
+    assert record.gate is not None
+    assert record.gate.green
+    assert "1: hip, graph" in record.gate.verdicts
+    assert "1: hip, eager" not in record.gate.verdicts
+    assert "1: off, eager" in record.gate.verdicts
+    assert record.left_out[0].startswith("cuda: stream side2: torch gives this process 3 distinct streams")
+    assert {times.plan for times in record.levels[0].plans} >= {*SERIAL, "hip"}
+    assert "cuda" not in {times.plan for times in record.levels[0].plans}
 
 
 def test_the_cpu_device_takes_turns_too(tmp_path: Path) -> None:

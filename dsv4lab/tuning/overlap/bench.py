@@ -76,6 +76,10 @@ class _Bench:
         for name in SERIAL:
             if not known(name):
                 self._keep(self._record.without(f"{name}: no plan of this version"))
+        lacking = {plan: why for plan in self._plans if (why := stage.lacks(plan)) is not None}
+        for plan, why in lacking.items():
+            self._keep(self._record.without(f"{plan}: {why}"))
+        self._plans = tuple(plan for plan in self._plans if plan not in lacking)
         self._say("gate: every plan against the serial program, bit for bit")
         self._keep(replace(self._record, gate=gate.check(stage, self._plans)))
         if self._record.gate is None or not self._record.gate.green:
@@ -97,7 +101,7 @@ class _Bench:
 
     def _level(self, stage: Stage, n: int) -> None:
         self._say(f"concurrency {n}: capturing" if stage.on_gpu else f"concurrency {n}")
-        auto = stage.auto(n)
+        auto = self._auto(stage, n)
         plans = [plan for plan in self._plans if plan in SERIAL or len(stage.program(n, plan).streams) > 1]
         if auto is not None and auto not in plans:
             plans.append(auto)
@@ -116,6 +120,13 @@ class _Bench:
         self._keep(self._record.with_level(level))
         self._say(_told(read_level(level, self._settings.gpus, self._record.bytes_per_us)))
         stage.forget()
+
+    def _auto(self, stage: Stage, n: int) -> str | None:
+        try:
+            return stage.auto(n)
+        except LabError as error:  # a candidate that cannot run here takes no figures away
+            self._keep(self._record.without(f"auto at {n}: {error}"))
+            return None
 
     def _side_us(self, stage: Stage, n: int, plan: str) -> float | None:
         chain = stage.side_step(n, plan)

@@ -15,7 +15,7 @@ from dsv4lab.config.engine import EngineConfig
 from dsv4lab.config.model import ModelConfig
 from dsv4lab.engine.device_runs import DeviceRuns
 from dsv4lab.engine.runner import Runner
-from dsv4lab.errors import UsageError
+from dsv4lab.errors import UnavailableError, UsageError
 from dsv4lab.kv.metadata import BatchItem
 from dsv4lab.model.builder import Shape
 from dsv4lab.overlap.compile import CompiledProgram
@@ -97,6 +97,22 @@ class Stage:
     def eager(self, step: Step) -> None:
         """Run ``step`` without its graph."""
         self.run(Step(step.compiled))
+
+    def runs_eagerly(self, plan: str) -> bool:
+        """Whether a graph's ops can run without it: on HIP streams fork inside captures only."""
+        wanted = resolve_plan(plan)
+        return self.gpu is not None and self.gpu.eager_plan(wanted) == wanted
+
+    def lacks(self, plan: str) -> str | None:
+        """Why this process cannot run ``plan``, such as too few streams; None if it can."""
+        if self.gpu is None:
+            return None
+        try:
+            for name in self.program(1, plan).streams:
+                self.gpu.streams.stream(name)
+        except UnavailableError as error:
+            return str(error)
+        return None
 
     def logits(self, n: int) -> torch.Tensor:
         """What the last step of ``n`` requests computed, float32 ``[n, vocab]``, copied to the CPU."""
