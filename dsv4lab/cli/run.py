@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
-from dsv4lab.cli import model_args, rank_args, schedule_args, text_args
+from dsv4lab.cli import model_args, rank_args, run_profile, schedule_args, text_args
 from dsv4lab.cli.base import Command
 from dsv4lab.cli.output import console, emit_json, note, progress, table
 from dsv4lab.cli.run_json import busy_of, document, extras
@@ -16,7 +16,7 @@ from dsv4lab.units import ns_text, ratio_text
 
 if TYPE_CHECKING:
     from dsv4lab.config.engine import EngineConfig
-    from dsv4lab.engine.results import GenerateResult
+    from dsv4lab.engine.results import GenerateResult, Profile
     from dsv4lab.timeline.records import BusySummary
 
 PROMPT_TOKENS = 256
@@ -34,6 +34,7 @@ class RunCommand(Command):
         "dsv4lab run --concurrency 4 --prompt-tokens 300 --max-new-tokens 32 --plan hip --hw-queues 4 --json",
         "dsv4lab run --preset tiny --speculative mtp --draft-tokens 3 --json",
         "dsv4lab run --preset tiny --tp-size 2 --plan hip",
+        "dsv4lab run --preset demo --plan hip --profile traces/run --capture torch",
         "dsv4lab run --preset tiny --concurrency 4 --dp-size 2 --ep-size 2 --json",
         "dsv4lab run --checkpoint path/to/model --plan my-plan.json --prompt-tokens 64",
         "dsv4lab run --checkpoint path/to/model --prompt 'Once upon a time' --temperature 0.8 --top-p 0.95",
@@ -68,16 +69,19 @@ class RunCommand(Command):
         schedule_args.add_schedule_arguments(parser)
         text_args.add_prompt_arguments(parser)
         text_args.add_sampling_arguments(parser)
+        run_profile.add_profile_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Run it. JSON: ``tokens``, ``ttft_ms``, ``tpot_ms``, ``concurrency_level``, ``plan``, ``hw_queues``,
         ``stream_busy`` (as ``trace summary``), ``tokens_per_s``; with a drafter ``accepted_per_step``, with
-        ``--logprobs`` ``logprobs`` too. With ``--prompt`` also ``texts`` and ``finish_reasons``.
+        ``--logprobs`` ``logprobs`` too, with ``--profile`` ``profile``. With ``--prompt`` also ``texts`` and
+        ``finish_reasons``.
         """
+        run_profile.check_profile_arguments(args)
         if args.prompt is not None or args.chat is not None or args.messages is not None:
             from dsv4lab.cli.run_text import run_text
 
-            for option in ("concurrency", "prompt_tokens"):
+            for option in ("concurrency", "prompt_tokens", "profile"):
                 if getattr(args, option) is not None:
                     raise UsageError(
                         f"--{option.replace('_', '-')}: it is for synthetic loads, and the prompts are given"
@@ -88,8 +92,10 @@ class RunCommand(Command):
         config = model_args.engine_config(
             args, args.concurrency, plan=model_args.plan_setting(args.plan), hw_queues=args.hw_queues
         )
-        result, more = _load(config, args)
+        result, more, profile = _load(config, args)
         if args.json:
+            if profile is not None:
+                more["profile"] = run_profile.profile_document(profile)
             emit_json(document(result, config, args.concurrency) | more)
         else:
             _print(result, busy_of(result), config, args.concurrency)
@@ -98,11 +104,13 @@ class RunCommand(Command):
             if (cache := more.get("prefix_cache")) is not None:
                 hits, queries, saved = cache["hits"], cache["queries"], cache["tokens_saved"]
                 note(f"prefix cache: {hits} of {queries} requests hit, {saved} tokens saved")
+            if profile is not None:
+                run_profile.show_profile(profile)
         return 0
 
 
-def _load(config: EngineConfig, args: argparse.Namespace) -> tuple[GenerateResult, dict[str, Any]]:
-    """The load's result, and what else there is to tell of it."""
+def _load(config: EngineConfig, args: argparse.Namespace) -> tuple[GenerateResult, dict[str, Any], Profile | None]:
+    """The load's result, what else there is to tell of it, and the profile behind it."""
     from dsv4lab.engine.client import EngineClient
 
     params = text_args.sampling_params(args)
@@ -120,7 +128,10 @@ def _load(config: EngineConfig, args: argparse.Namespace) -> tuple[GenerateResul
             profile=True,
             on_token=lambda _place, _token: advance(1),
         )
-        return result, extras(client, params.logprobs, result.requests)
+        more = extras(client, params.logprobs, result.requests)
+        if args.profile is not None:
+            advance(0, note="profiling")
+        return result, more, run_profile.profiled(client, args)
 
 
 def _print(result: GenerateResult, busy: BusySummary, config: EngineConfig, concurrency: int) -> None:

@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
@@ -162,23 +162,23 @@ def _captured(captured: m.Captured, meta: Mapping[str, Any], how: How) -> Record
     raw = Path(captured.path)
     path = (how.directory or raw.parent) / f"{WORKER}.{time.time_ns()}{SUFFIX}.gz"
     said = {key: meta[key] for key in ("manifest", "step_modes") if key in meta}
-    found = write_named(raw, path, captured.programs, captured.runs, said, platform=captured.platform)
-    timeline: Timeline = load_any(path, cache=False)[0]
-    warnings = list(found.problems)
+    warnings = []
     if cost is None:
         warnings.append("no step of the profiled shape ran without the profiler: what it changed is not known")
     elif cost.changed:
         warnings.append(cost.text)
-    capture = {
-        "with": "torch",
-        "runs": found.runs,
-        "rows": found.rows,
-        "named": found.named,
-        "how": list(found.how),
-        "cost": None if cost is None else {**asdict(cost), "delta": cost.delta, "text": cost.text},
-        "warnings": warnings,
-    }
-    timeline = replace(
-        timeline, meta={**timeline.meta, **meta, "capture": capture}, warnings=(*timeline.warnings, *warnings)
+    told = None if cost is None else cost.to_json()
+    found = write_named(
+        raw,
+        path,
+        captured.programs,
+        captured.runs,
+        said,
+        platform=captured.platform,
+        cost=told,
+        warnings=warnings,
     )
-    return Recording(timeline, path if how.directory is not None else None, cost, tuple(warnings))
+    said_all = (*found.problems, *warnings)
+    timeline: Timeline = load_any(path, cache=False)[0]
+    timeline = replace(timeline, meta={**timeline.meta, **meta}, warnings=(*timeline.warnings, *said_all))
+    return Recording(timeline, path if how.directory is not None else None, cost, said_all)

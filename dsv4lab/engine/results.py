@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from dsv4lab.engine.logprobs import TokenLogprobs
 from dsv4lab.engine.request import FinishReason
@@ -112,6 +113,10 @@ class ProfilingCost:
     def changed(self) -> bool:
         """Whether they differ by more than ``CHANGED``, either way."""
         return abs(self.delta) > CHANGED
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, ``delta`` and ``changed``."""
+        return {**asdict(self), "delta": self.delta, "changed": self.changed}
 
     @property
     def text(self) -> str:

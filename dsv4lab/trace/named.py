@@ -33,7 +33,7 @@ _OPS_PID = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class NamedCapture:
-    """What became of the device rows of a capture. ``problems`` say what has no ops, and why."""
+    """What became of the device rows of a capture; ``how`` replays were matched. ``problems`` say what has no ops."""
 
     path: Path
     runs: int
@@ -51,12 +51,16 @@ def write_named(
     meta: Mapping[str, Any],
     *,
     platform: str,
+    cost: Mapping[str, Any] | None = None,
+    warnings: Sequence[str] = (),
 ) -> NamedCapture:
     """Read the capture at ``raw`` and write it, named, to ``path`` (gzip); only a whole file gets that name.
 
-    ``meta`` is what a timeline has beside its rows (``manifest``, ``step_modes``); on ``platform`` ``cpu`` the ranges
-    of ops become the device rows. Raises :class:`TraceError` if it is not one of ours, a GPU's rows are missing, or the
-    file cannot be written.
+    ``meta`` is what a timeline has beside its rows (``manifest``, ``step_modes``). Under ``capture`` the file says what
+    is returned, the ``cost`` of profiling, and ``warnings`` behind those of the names. On ``platform`` ``cpu`` the
+    ranges of ops become the device rows.
+
+    Raises :class:`TraceError` if it is not one of ours, a GPU's rows are missing, or the file cannot be written.
     """
     trace = RawTrace.read(raw)
     found = attribute(trace, programs, runs)
@@ -68,15 +72,21 @@ def write_named(
     file = _File(trace, found, programs, runs, platform)
     events = list(file.events())
     rows = file.device_rows
+    named = sum(row.op != UNKNOWN for row in found.rows) if platform != "cpu" else rows
+    told = NamedCapture(path, len(runs), rows, named, tuple(sorted(found.how)), tuple(found.problems))
+    capture = {
+        **{name: getattr(told, name) for name in ("runs", "rows", "named", "how")},
+        "cost": cost,
+        "warnings": [*found.problems, *warnings],
+    }
     document = {
         **{key: value for key, value in trace.header.items() if key != "traceName"},
-        "dsv4lab": {**file.labels(), **meta},
+        "dsv4lab": {**file.labels(), **meta, "capture": capture},
         "traceEvents": events,
         "traceName": path.name,
     }
     _write(path, msgspec.json.encode(document))
-    named = sum(row.op != UNKNOWN for row in found.rows) if platform != "cpu" else rows
-    return NamedCapture(path, len(runs), rows, named, tuple(sorted(found.how)), tuple(found.problems))
+    return told
 
 
 def _write(path: Path, text: bytes) -> None:
