@@ -162,3 +162,16 @@ def test_a_torch_without_gpu_activities_answers_the_call_and_the_engine_goes_on(
     assert [f.call for f in failed] == [7, 8]
     assert all("profiles no CUDA activities" in f.text for f in failed)
     assert any(isinstance(s, m.Progress) and s.finished for s in bench.sent)
+
+
+@pytest.mark.parametrize("speculative", ["mtp", "dspark"])
+def test_drafters_are_runs_of_the_same_step(speculative: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = Bench(monkeypatch, speculative=speculative).profile(tmp_path, ask=lambda raw: m.Record(7, 3, torch=raw))
+    capture = found.timeline.meta["capture"]
+    assert [w for w in found.warnings if "profil" not in w] == []
+    assert capture["runs"] > len(found.steps) == 3
+    assert capture["named"] == capture["rows"]
+    assert {int(step) for step in set(found.timeline.step.tolist()) - {UNKNOWN}} == {s.step for s in found.steps}
+    assert "lm_head" in {op.name for op in found.program.ops}
+    last = counts(found, found.steps[-1].step)
+    assert {op.name for op in found.program.ops} & {name for _, name, _ in last}
