@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
@@ -25,7 +26,13 @@ def given_pairs(timeline: Timeline, edges: Iterable[tuple[int, int]]) -> Pairs:
 
 
 def program_pairs(timeline: Timeline, program: StreamProgram) -> Pairs:
-    """The waits of a program in every step of its recording, whose rows carry the op's place as correlation."""
+    """The waits of a program in every step of its recording, whose rows carry the op's place as correlation.
+
+    In one of torch's profiler rows carry their op: a wait is from the last row of one to the first of the other, in the
+    same step. Ops that a layer has twice are left out.
+    """
+    if "capture" in timeline.meta:
+        return _captured_pairs(timeline, program)
     rows = np.flatnonzero((timeline.kind == int(Kind.KERNEL)) & (timeline.correlation != UNKNOWN))
     ops = len(program.ops)
     rows = rows[(timeline.correlation[rows] < ops)]
@@ -41,6 +48,29 @@ def program_pairs(timeline: Timeline, program: StreamProgram) -> Pairs:
     known = (key[at] == wanted).all(axis=1)
     pairs: Pairs = rows[at[known]]
     return pairs
+
+
+def _captured_pairs(timeline: Timeline, program: StreamProgram) -> Pairs:
+    rows = np.flatnonzero((timeline.kind == int(Kind.KERNEL)) & (timeline.op != UNKNOWN) & (timeline.step != UNKNOWN))
+    rows = rows[np.argsort(timeline.start_ns[rows], kind="stable")]
+    first: dict[tuple[int, int, str], int] = {}
+    last: dict[tuple[int, int, str], int] = {}
+    for row, step, layer, op in zip(
+        rows.tolist(), *(getattr(timeline, c)[rows].tolist() for c in ("step", "layer", "op")), strict=True
+    ):
+        key = (step, layer, timeline.names[op])
+        first.setdefault(key, row)
+        last[key] = row
+    count = Counter((op.layer, op.name) for op in program.ops)
+    once = [(op.layer, op.name) if count[op.layer, op.name] == 1 else None for op in program.ops]
+    pairs = [
+        (last[step, *producer], first[step, *consumer])
+        for step in dict.fromkeys(timeline.step[rows].tolist())
+        for p, c in program.edges
+        if (producer := once[p]) is not None and (consumer := once[c]) is not None
+        if (step, *producer) in last and (step, *consumer) in first
+    ]
+    return np.array(pairs, np.int64).reshape(-1, 2)
 
 
 def wait_pairs(timeline: Timeline) -> Pairs:

@@ -58,3 +58,29 @@ def test_pairs_outside_the_timeline_are_refused() -> None:
     assert given_pairs(line(start_ns=[0, 1], dur_ns=[1, 1], stream=[0, 1], name=[0, 0]), [(0, 1)]).tolist() == [[0, 1]]
     with pytest.raises(UsageError, match="row numbers"):
         given_pairs(Timeline.empty(), [(0, 1)])
+
+
+def test_waits_of_a_capture_run_from_an_op_s_last_kernel_to_the_next_one_s_first() -> None:
+    ops = [
+        ("a", "main", ()),
+        ("b", "side0", (0,)),
+        ("twice", "main", ()),
+        ("twice", "side0", (2,)),
+        ("c", "main", (1,)),
+    ]
+    made = tuple(ProgramOp(i, name, -1, on, waits, (), (), ()) for i, (name, on, waits) in enumerate(ops))
+    program = StreamProgram(made, ("main", "side0"), "p", "decode", 1)
+    names = ("a", "b", "twice", "c", "kernel")
+    timeline = Timeline.build(
+        start_ns=[0, 1, 2, 3, 4, 5, 6],
+        dur_ns=[1] * 7,
+        stream=[0, 0, 1, 0, 1, 0, 0],
+        name=[4] * 7,
+        op=[0, 0, 1, 2, 2, 3, -1],
+        step=[5] * 7,
+        correlation=[1] * 7,  # of one graph launch
+        names=names,
+        streams=("main", "side0"),
+        meta={"capture": {}},
+    )
+    assert program_pairs(timeline, program).tolist() == [[1, 2], [2, 5]]
