@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from dsv4lab.cli.base import Command, add_common_options
 from dsv4lab.cli.bench_overlap import SHAPES, clean_table, levels_of, result_json, show
 from dsv4lab.cli.model_args import positive
-from dsv4lab.cli.output import console, emit_json, note, progress, say
+from dsv4lab.cli.output import emit_json, note, progress, say
 from dsv4lab.cli.probe import print_probe
-from dsv4lab.cli.safe import clean, clip
+from dsv4lab.cli.safe import clean, clip, cut
 from dsv4lab.errors import UsageError
 from dsv4lab.units import seconds_text
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dsv4lab.tuning.bundle.compare import BundleComparison
     from dsv4lab.tuning.bundle.make import Recipe
 
-_TEXT = 60
+_TEXT, _LINE = 60, 300
 _UNSAFE = str.maketrans(dict.fromkeys(" /\\()[]{}:;,'\"*?<>|&", "-"))
 
 
@@ -39,7 +39,7 @@ class BundleCommand(Command):
     def prepare(self, parser: argparse.ArgumentParser) -> None:
         """What to measure, and the actions ``show`` and ``compare``."""
         _add_recipe(parser)
-        actions = parser.add_subparsers(dest="action", metavar="ACTION", help="without one: measure this machine")
+        actions = parser.add_subparsers(dest="action", metavar="[ACTION]", help="without one: measure this machine")
         shown = actions.add_parser("show", help="what is in a bundle", allow_abbrev=False)
         shown.add_argument("bundle", type=Path, metavar="FILE")
         compared = actions.add_parser("compare", help="two bundles side by side", allow_abbrev=False)
@@ -156,7 +156,7 @@ def bundle_json(bundle: Bundle) -> dict[str, Any]:
 
 
 def _show(bundle: Bundle) -> None:
-    from dsv4lab.tuning.bundle.tables import check_table
+    from dsv4lab.tuning.bundle.tables import bad_lines, check_table
 
     manifest = bundle.manifest
     say(clean(f"{manifest.device}, {manifest.created}, dsv4lab {manifest.dsv4lab}"), style="lab.title")
@@ -167,6 +167,8 @@ def _show(bundle: Bundle) -> None:
         say(clean(f"{part} failed: {text}"), style="lab.bad")
     if bundle.selfcheck is not None:
         clean_table(check_table(bundle.selfcheck), "Kernels against the references")
+        for text in bad_lines(bundle.selfcheck):
+            say(cut(text, _LINE), style="lab.bad")
     if bundle.probe is not None:
         print_probe(bundle.probe.to_json())
     if bundle.overlap is not None:
@@ -191,10 +193,12 @@ def _show_comparison(found: BundleComparison) -> None:
     say(clean(f"A: {found.devices[0]}, B: {found.devices[1]}") + "\n", style="lab.title")
     if found.facts:
         clean_table(tables.fact_table(found), "What differs", left=3)
-    if found.checks:
-        clean_table(tables.counts_table(found), "Kernels that passed differently", left=2)
+    if (counts := tables.counts_table(found))[1]:
+        clean_table(counts, "Kernels that passed differently", left=2)
     else:
-        console().print("The same cases of the same kernels passed.\n")
+        say("Kernels that both checked passed the same number of cases.\n")
+    if one_sided := tables.one_sided_text(found):
+        say(clean(one_sided) + "\n")
     if found.costs:
         clean_table(tables.cost_table(found), "Probes, in microseconds where nothing else is said")
     if found.levels:

@@ -286,7 +286,7 @@ def test_shown_and_compared_on_a_terminal(tmp_path: Path, capsys: pytest.Capture
     assert all(len(line) <= 80 for line in out.splitlines())
     assert main(["bundle", "compare", str(path), str(bundles.write(tmp_path / "b.zip"))]) == 0
     out = capsys.readouterr().out
-    assert "The same cases of the same kernels passed." in out
+    assert "Kernels that both checked passed the same number of cases." in out
     assert all(len(line) <= 80 for line in out.splitlines())
     assert main(["bundle", "show", str(path), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -296,6 +296,25 @@ def test_shown_and_compared_on_a_terminal(tmp_path: Path, capsys: pytest.Capture
     assert set(json.loads(capsys.readouterr().out)) == {"devices", "facts", "checks", "costs", "levels", "same_load"}
     assert main(["bundle", "show", str(tmp_path / "none.zip")]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_bad_kernels_are_named_with_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = {"backend": "triton", "kernel": "rms_norm", "case": "a", "passes": True, "text": "max 0"}
+    bad = {**good, "case": "b", "passes": False, "text": "max 3\x1b[2J"}
+    other = {**good, "kernel": "swiglu", "backend": "aiter"}
+    documents = [json.dumps({"checks": checks}).encode() for checks in ([good, bad], [good, good, other])]
+    a, b = (
+        bundles.write(tmp_path / f"{at}.zip", bundles.contents(selfcheck=document))
+        for at, document in enumerate(documents)
+    )
+    assert main(["bundle", "show", str(a)]) == 1
+    out = capsys.readouterr().out
+    assert "triton rms_norm, b: max 3" in out
+    assert "\x1b" not in out
+    assert main(["bundle", "compare", str(a), str(b)]) == 0
+    out = capsys.readouterr().out
+    assert "Kernels that passed differently" in out
+    assert "Kernels that only one of the two checked: B 1 on aiter." in out
 
 
 def test_texts_lose_folders_and_names(monkeypatch: pytest.MonkeyPatch) -> None:

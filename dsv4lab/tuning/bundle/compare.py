@@ -32,6 +32,11 @@ class CheckCounts:
     a: tuple[int, int]
     b: tuple[int, int]
 
+    @property
+    def one_sided(self) -> bool:
+        """Whether only one of the two checked it."""
+        return not self.a[1] or not self.b[1]
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:

@@ -30,9 +30,27 @@ def fact_table(found: BundleComparison) -> Table:
 
 
 def counts_table(found: BundleComparison) -> Table:
-    """Kernels that passed differently."""
-    rows: list[tuple[str, ...]] = [(c.kernel, c.backend, _passed(c.a), _passed(c.b)) for c in found.checks]
+    """Kernels that both checked, with other results."""
+    both = [c for c in found.checks if not c.one_sided]
+    rows: list[tuple[str, ...]] = [(c.kernel, c.backend, _passed(c.a), _passed(c.b)) for c in both]
     return ("kernel", "backend", "A", "B"), rows
+
+
+def one_sided_text(found: BundleComparison) -> str:
+    """How many kernels only one of the two checked, by backend; empty if none."""
+    counts: dict[tuple[str, str], int] = {}
+    for c in found.checks:
+        if c.one_sided:
+            side = ("A" if c.a[1] else "B", c.backend)
+            counts[side] = counts.get(side, 0) + 1
+    parts = [f"{name} {n} on {backend}" for (name, backend), n in counts.items()]
+    return f"Kernels that only one of the two checked: {', '.join(parts)}." if parts else ""
+
+
+def bad_lines(rows: Sequence[CheckRow], most: int = 6) -> list[str]:
+    """What the first bad cases say, one of each kernel."""
+    first = {(row.backend, row.kernel): row for row in reversed(rows) if not row.passes}
+    return [f"{row.backend} {row.kernel}, {row.case}: {row.text}" for row in reversed(first.values())][:most]
 
 
 def cost_table(found: BundleComparison) -> Table:
