@@ -30,12 +30,18 @@ class WhatifCommand(Command):
     help = "predict what an overlap plan would do to a baseline trace"
     examples = (
         "dsv4lab whatif baseline.pt.trace.json.gz --plan hip --hw-queues 4,8",
+        "dsv4lab whatif overlap --bench --device h200 --json",
         "dsv4lab whatif decode.csv --device mi300x --move 'rotary*=side0' --join 'paged_att*' --json",
     )
 
     def prepare(self, parser: argparse.ArgumentParser) -> None:
         """Trace, plan, machine."""
         add_load_options(parser)
+        parser.add_argument(
+            "--bench",
+            action="store_true",
+            help="FILE is a folder of `bench overlap` on a CUDA GPU: predict what it timed from its serial traces",
+        )
         parser.add_argument("--plan", default="hip", metavar="PLANS", help="plans, separated by commas (default: hip)")
         parser.add_argument(
             "--move",
@@ -59,6 +65,10 @@ class WhatifCommand(Command):
         """Print the predictions; the keys of ``--json`` are in the README."""
         from dsv4lab.predict.whatif import baseline_of
 
+        if args.bench:
+            from dsv4lab.cli.whatif_bench import run_bench
+
+            return run_bench(args)
         trace = load(args.file, args)
         base = baseline_of(trace, args.rank)
         answers = _answers(args, base)

@@ -18,16 +18,16 @@ from dsv4lab.queues.program_json import workload_from_json
 from dsv4lab.queues.simulate import simulate
 
 TOP_FIELDS = {"schema", "device", "machine", "found", "rows"}
-ROW_FIELDS = {"name", "program", "measured_us", "runtime", "hw_queues", "held_out", "clock"}
+ROW_FIELDS = {"name", "program", "measured_us", "runtime", "hw_queues", "held_out", "clock", "told"}
 CLOCKS = ("gpu", "host")
-ROUNDS, SPAN = 4, 4.0
+ROUNDS, SPAN = 8, 4.0
 ALIKE = 0.995
 """Two values are not told apart if their effects on the rows are this parallel (cosine)."""
 
 FITTED = (
     "gap_us", "barrier_us", "signal_host_us", "signal_device_us", "poll_tax_us", "corun_loss", "graph_us", "submit_us",
     "graph_submit_us", "segment_submit_us", "stream_sync_us", "oversubscription_us", "kernel_floor_us",
-    "cu_bandwidth_gbps",
+    "cu_bandwidth_gbps", "latency_load", "dispatch_us",
 )  # fmt: skip
 """What a calibration fits unless told otherwise: what packets and kernels cost, not what data sheets say."""
 
@@ -37,7 +37,8 @@ BLIND = 0.002
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One measured program. ``clock``: ``gpu`` (first start to last end) or ``host`` (call to return).
+    """One measured program. ``clock``: ``gpu`` (first start to last end; of eager launches from the host's first call)
+    or ``host`` (call to return).
 
     A ``held_out`` row is predicted and reported, never fitted.
     """
@@ -88,8 +89,8 @@ class Probe:
 
 def load_probe(path: Path) -> Probe:
     """A probe's file, ``{"schema"?: 1, "device"?, "machine"?, "found"?, "rows": [{"name", "program", "measured_us",
-    "runtime"?, "hw_queues"?, "held_out"?, "clock"?}]}``. ``machine`` says where it ran, ``found`` what the probe read
-    from its times; neither is looked at.
+    "runtime"?, "hw_queues"?, "held_out"?, "clock"?, "told"?}]}``. ``machine`` says where it ran, ``found`` and ``told``
+    what the probe read from its times; none of them is looked at.
 
     Raises:
         UsageError: the file cannot be read, or a row is malformed.
@@ -116,14 +117,16 @@ def _row(where: str, row: Any) -> Measured:
         raise UsageError(f"{where}: measured_us must be above 0, got {row['measured_us']!r}")
     if row.get("clock", "gpu") not in CLOCKS:
         raise UsageError(f"{where}: clock must be one of {', '.join(CLOCKS)}, got {row['clock']!r}")
-    return Measured(**row)
+    return Measured(**{name: value for name, value in row.items() if name != "told"})
 
 
 def predict(row: Measured, device: str, changes: Mapping[str, float]) -> float:
     """Microseconds that the model gives for ``row``."""
     on = machine(device, row.runtime, row.hw_queues, changes)
     run = simulate(workload_from_json(row.program, on), on)
-    return (run.elapsed_ns if row.clock == "host" else run.wall_ns) / 1e3
+    if row.clock == "host":
+        return run.elapsed_ns / 1e3
+    return run.wall_ns / 1e3 if run.workload.graphs else max(run.times.end) / 1e3
 
 
 def fit(rows: Sequence[Measured], device: str, names: Sequence[str] = FITTED) -> Fit:

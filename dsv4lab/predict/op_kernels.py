@@ -20,20 +20,22 @@ LETTERS = {
     "_reduce_kernel": "r", "_rotate_kernel": "t", "_hash_route_kernel": "h", "_route_kernel": "h",
     "_swiglu_kernel": "s", "_gate_up_kernel": "u", "_down_kernel": "d", "_compress_kernel": "C",
     "_compress_finish_kernel": "F", "_ring_store_kernel": "R", "_index_score_kernel": "I",
-    "_index_topk_kernel": "T", "_csa_stream_kernel": "S",
+    "_index_topk_kernel": "T", "_csa_stream_kernel": "S", "_bf16_gemv_kernel": "b", "_bf16_gemm_kernel": "b",
+    "_rope_table_kernel": "p",
 }  # fmt: skip
 """The project's own kernels; every other one is :data:`OTHER`."""
 
-_LINEAR = ("(?:z?gr?|x+)",)
+_LINEAR = ("(?:z?gr?|br?|x+)",)
 PATTERNS: dict[str, tuple[str, ...]] = {
-    "embed": ("x+?",), "rope_table": ("x+",), "head.rows": ("x+",), "lm_head": _LINEAR,
+    "embed": ("x+?",), "rope_table": ("(?:p+|x+)",), "head.rows": ("x+",), "lm_head": _LINEAR,
     "mhc_pre": ("m", "c"), "mhc_post_pre": ("m", "m", "c"), "mhc_post": ("m",), "mhc_head": ("m", "c"),
     "attn_norm": ("n",), "ffn_norm": ("n",), "head.norm": ("n",), "q_norm": ("n",),
     "qkv_a": _LINEAR, "q_b": _LINEAR, "o_a": _LINEAR, "o_b": _LINEAR,
     "qk_norm_rope_store": ("kk?",), "attention": ("a", "r?"), "inverse_rope": ("t",),
     "compressor.gemm": _LINEAR, "compressor.store": ("C", "F?", "R?"),
     "indexer.compressor.gemm": _LINEAR, "indexer.compressor.store": ("C", "F?", "R?"),
-    "indexer.weights": _LINEAR, "indexer.q_b": _LINEAR, "indexer.q_rope": ("t",),
+    "compressor.side_gemm": _LINEAR, "indexer.weights_gemm": _LINEAR, "indexer.weights": _LINEAR,
+    "indexer.q_b": _LINEAR, "indexer.q_rope": ("t",),
     "indexer.topk": ("I", "T"), "indexer.csa_tail": ("S",),
     "moe.route": ("h",), "moe.shared": ("z?", "g", "r?", "s", "z?", "g", "r?"), "moe.experts": ("u", "d"),
     "moe.combine": ("x+",),

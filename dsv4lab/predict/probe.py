@@ -14,7 +14,7 @@ from dsv4lab.predict.cpu_probe import CpuProbe
 from dsv4lab.predict.setting import GPUS
 
 SCHEMA = 1
-TINY_US, SPIN_US = 1.0, 200.0
+TINY_US, SPIN_US = 1.0, 2000.0
 KEPT_COUNTS = (1, 2, 4, 8, 16, 32)
 MOST_PAIRED = 8
 REPEAT = 20

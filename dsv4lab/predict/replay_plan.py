@@ -8,7 +8,7 @@ from statistics import median
 
 from dsv4lab.config.model import LayerKind, ModelConfig
 from dsv4lab.errors import TraceError
-from dsv4lab.overlap.plan import OverlapPlan
+from dsv4lab.overlap.plan import OFF, SIDE_GEMM, OverlapPlan
 from dsv4lab.overlap.recording import recording_order
 from dsv4lab.overlap.scoreboard import cross_stream_waits, hazards
 from dsv4lab.predict.kernel_rows import Replays
@@ -20,6 +20,9 @@ from dsv4lab.queues.costs import Machine, with_values
 from dsv4lab.queues.simulate import Simulated, simulate
 from dsv4lab.queues.workload import Cost, Workload
 from dsv4lab.timeline.program import MAIN, ProgramOp, StreamProgram
+
+PARTS = {**SPLITS, SIDE_GEMM: ("compressor.gemm", "indexer.compressor.gemm", "indexer.weights_gemm")}
+"""Fused ops and their parts. Those of :data:`SPLITS` have a kernel each, the others one for all."""
 
 LEAST_US = 0.05
 """What a kernel takes at least beyond the end of the one before it."""
@@ -109,14 +112,21 @@ def _kernels(
     return tuple(found)
 
 
-def step_bytes(program: StreamProgram, model: ModelConfig, shape: StepShape) -> list[float]:
-    """Bytes that each op of ``program`` moves, as the cost model of ``model`` has them; 0 for ops that it lacks."""
-    kinds = kinds_of(program)
-    known = {
-        (kind.label, op.name): sum(kernel.size for kernel in op.kernels)
-        for kind in LayerKind
-        for op in kind_ops(model, kind, shape)
-    }
+def step_bytes(program: StreamProgram, model: ModelConfig, shape: StepShape, gate_bytes: int = 2) -> list[float]:
+    """Bytes that each op of ``program`` moves, as the cost model of ``model`` has them; 0 for ops that it lacks.
+
+    ``gate_bytes``: of one weight of a compressor, or of the index weights.
+    """
+    kinds, known = kinds_of(program), dict[tuple[str, str], float]()
+    for kind in LayerKind:
+        known |= {(kind.label, op.name): sum(k.size for k in op.kernels) for op in kind_ops(model, kind, shape)}
+        columns = {
+            "compressor.gemm": model.head_dim * (4 if kind is LayerKind.CSA else 2),
+            "indexer.compressor.gemm": 4 * model.index_head_dim,
+            "indexer.weights_gemm": model.index_n_heads,
+        }
+        sizes = {name: float(model.hidden_size * width * gate_bytes) for name, width in columns.items()}
+        known |= {(kind.label, name): size for name, size in (*sizes.items(), (SIDE_GEMM, sum(sizes.values())))}
     return [known.get((kinds.get(op.layer, ""), op.name), 0.0) for op in program.ops]
 
 
@@ -134,26 +144,37 @@ def kinds_of(program: StreamProgram) -> dict[int, str]:
 
 def planned(step: Step, plan: OverlapPlan) -> Workload:
     """The kernels of ``step`` on the streams of ``plan``, recorded in the order in which the engine records them."""
-    kinds, tokens = kinds_of(step.program), step.program.tokens
+    kinds = kinds_of(step.program)
     ops: list[ProgramOp] = []
     streams: list[str] = []
     kernels: list[tuple[Kernel, ...]] = []
     for op, own in zip(step.program.ops, step.kernels, strict=True):
-        kind = kinds.get(op.layer, "")
-        parts = SPLITS.get(op.name)
-        places = [plan.stream_of((part, op.name), kind, tokens) for part in parts] if parts else []
-        if parts and places[0] != places[1] and len(own) == len(parts):
-            ops += split_op(op, parts)
-            streams += places
-            kernels += [(kernel,) for kernel in own]
-        else:
-            ops.append(op)
-            streams.append(plan.stream_of((op.name,), kind, tokens))
-            kernels.append(own)
+        for part, stream, some in _placed(op, own, plan, kinds.get(op.layer, ""), step.program.tokens):
+            ops.append(part)
+            streams.append(stream)
+            kernels.append(some)
     deps = hazards([(op.reads, op.writes) for op in ops])
     order = recording_order(streams, deps)
     waits = cross_stream_waits(streams, deps, order)
     return _workload(step, plan.name, order, ops, streams, waits, kernels)
+
+
+def _placed(
+    op: ProgramOp, own: tuple[Kernel, ...], plan: OverlapPlan, kind: str, tokens: int
+) -> list[tuple[ProgramOp, str, tuple[Kernel, ...]]]:
+    """``op`` with its stream and kernels; its parts with theirs if the plan takes it apart."""
+    parts = PARTS.get(op.name)
+    if parts is None:
+        return [(op, plan.stream_of((op.name,), kind, tokens), own)]
+    streams = [plan.stream_of((part, op.name), kind, tokens) for part in parts]
+    if len(set(streams)) == 1 and not plan.splits(op.name):
+        return [(op, streams[0], own)]
+    if op.name not in SPLITS or len(own) != len(parts):
+        raise TraceError(
+            f"plan {plan.name} takes {op.label} apart, and its parts never ran in this trace: "
+            "it takes a trace of a serial plan that has them apart (unfused)"
+        )
+    return [(part, to, (k,)) for part, to, k in zip(split_op(op, parts), streams, own, strict=True)]
 
 
 def _workload(
@@ -195,8 +216,8 @@ def replay_under(step: Step, plan: OverlapPlan, on: Machine) -> Simulated:
 
 
 def ask_step(step: Step, plan: OverlapPlan, on: Machine) -> Answer:
-    """Predict ``plan`` from the baseline alone; the model's difference is taken off the measured wall."""
-    off, run = replay_under(step, OverlapPlan("off"), on), replay_under(step, plan, on)
+    """Predict ``plan`` from a serial step alone; the model's difference is taken off its measured wall."""
+    off, run = replay_under(step, OFF, on), replay_under(step, plan, on)
     predicted = step.wall_us - (off.wall_ns - run.wall_ns) / 1e3
     side = sum(stream != MAIN for stream in run.workload.streams)
     residual = off.wall_ns / 1e3 / step.wall_us - 1.0

@@ -77,7 +77,9 @@ _MI300X: dict[str, Value] = _MI355X | {
     },
 }  # fmt: skip
 
-_UNPROBED = "no public figure for H100 or H200: due when dsv4lab probe has run on one"
+_UNPROBED = "no figure for H100 or H200, public or of our own"
+_PROBED = "dsv4lab probe on an H200, 2026-11-30"
+_CORUN = "kernels/bench/corun.py on an H200, 2026-11-30"
 
 _H200: dict[str, Value] = {
     "cus": known(132, "SMs", "data sheet of H200"),
@@ -88,9 +90,9 @@ _H200: dict[str, Value] = {
     "fp32_tflops": known(67, "TFLOP/s", "data sheet of H200, without TF32"),
     "lds_kib": known(228, "KiB", "shared memory of an SM of sm_90"),
     "roof_share": calibrated(0.88, "", "4.24 TB/s copy on the H200 that we can borrow, of 4.8"),
-    "cu_bandwidth_gbps": assumed(45, "GB/s", _UNPROBED),
+    "cu_bandwidth_gbps": calibrated(26, "GB/s", f"{_CORUN}: 528 workgroups of four warps read 3.38 TB/s"),
     "kernel_floor_us": assumed(1.5, "us", _UNPROBED),
-    "gap_us": assumed(0.6, "us", "0.58 us a node of a CUDA graph, RTX 5070 Ti laptop (ocannl#488)"),
+    "gap_us": calibrated(0.65, "us", f"{_PROBED}: 1.65 us from kernel to kernel of 1 us in a graph"),
     "barrier_us": assumed(0.0, "us", "a graph's edges are no packets of their own"),
     "signal_host_us": assumed(1.0, "us", _UNPROBED),
     "signal_device_us": assumed(0.3, "us", "0.3 us seen across streams inside a graph (sglang#29142)"),
@@ -99,12 +101,12 @@ _H200: dict[str, Value] = {
     "pipes": assumed(1, "pipes", "not used by the CUDA model"),
     "queue_slots": known(32, "queues", "Hyper-Q: 32 hardware work queues"),
     "oversubscription_us": assumed(0, "us", _UNPROBED),
-    "corun_loss": assumed(0.145, "", "as on MI355X"),
-    "latency_load": assumed(0.0, "", "how much later memory answers while others draw all of its rate: not measured"),
-    "dispatch_us": assumed(0.0, "us", "between the starts of two kernels: not measured"),
-    "graph_us": assumed(5.0, "us", _UNPROBED),
-    "submit_us": assumed(2.65, "us", "async enqueue of one launch, RTX 5070 Ti laptop (ocannl#488)"),
-    "graph_submit_us": assumed(6.0, "us", _UNPROBED),
+    "corun_loss": assumed(0.145, "", "as on MI355X; by corun.py 0 beside reads, nearly all beside pure arithmetic"),
+    "latency_load": calibrated(0.34, "", f"{_CORUN}: dependent loads beside reads, median of three rates"),
+    "dispatch_us": assumed(0.2, "us", _UNPROBED),
+    "graph_us": calibrated(2.0, "us", f"{_PROBED}: 2.2 and 1.8 us a replay, on two machines"),
+    "submit_us": calibrated(16.3, "us", f"{_PROBED}: a launch through PyTorch"),
+    "graph_submit_us": calibrated(13.3, "us", f"{_PROBED}: a replay through PyTorch"),
     "segment_submit_us": assumed(0.0, "us", "graphs of a straight line launch in nearly constant time since 12.6"),
     "stream_sync_us": assumed(3.0, "us", "two streams, RTX 3080 (velox#6096)"),
     "link_gbps": assumed(350, "GB/s", "all-reduce rate of eight GPUs on NVLink"),

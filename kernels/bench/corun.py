@@ -122,7 +122,7 @@ class Bench:
         for _ in range(self.rounds + 3):
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             self.pool[: 1 << 26].add_(0.0)  # nothing of the round before is left in a cache, and clocks are up
-            torch.cuda._sleep(20_000)
+            torch.cuda._sleep(400_000)  # the host is through with the launch before the GPU begins
             begin.record()
             graph.replay()
             end.record()

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dsv4lab.overlap.spin import SpinBench
-from dsv4lab.predict.probe import at_once, chain, pairs, probe, waiter
+from dsv4lab.overlap.spin import LEAD_US, SpinBench
+from dsv4lab.predict.probe import SPIN_US, at_once, chain, pairs, probe, waiter
 from tests.cpu.fake_device import FakeDevice
 
 
@@ -25,7 +25,7 @@ def test_every_op_spins_once_a_run(clock: str) -> None:
     device = FakeDevice()
     bench = SpinBench(device, rounds=2)
     assert spun(device, bench, waiter(16, blocked=True), clock) == (17.0, 17)
-    assert spun(device, bench, at_once(range(3)), clock) == (600.0, 3)
+    assert spun(device, bench, at_once(range(3)), clock) == (3 * SPIN_US, 3)
 
 
 def test_a_graph_is_captured_for_each_measurement_and_replayed_as_often_as_asked() -> None:
@@ -34,6 +34,16 @@ def test_a_graph_is_captured_for_each_measurement_and_replayed_as_often_as_asked
     bench.measure(chain(4, repeat=5))
     assert device.calls.count("capture") == 1
     assert device.calls.count("replay") == 3 * 5
+
+
+def test_a_spin_before_a_graph_hides_the_host_and_is_not_timed() -> None:
+    device = FakeDevice()
+    bench = SpinBench(device, rounds=2)
+    document = chain(4)
+    bench.measure(document)
+    us = device.spun_us
+    bench.measure(document)
+    assert device.spun_us - us == 3 * LEAD_US + 4 * 4  # three replays, and the ops once before the capture
 
 
 def test_pairs_fork_and_join_every_time() -> None:

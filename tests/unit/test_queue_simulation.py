@@ -25,7 +25,8 @@ from dsv4lab.timeline.timeline import Kind
 
 FREE = dict.fromkeys(
     ("gap_us", "barrier_us", "signal_host_us", "signal_device_us", "poll_tax_us", "graph_us", "submit_us",
-     "graph_submit_us", "segment_submit_us", "oversubscription_us", "corun_loss"), 0.0,
+     "graph_submit_us", "segment_submit_us", "oversubscription_us", "corun_loss", "latency_load",
+     "dispatch_us"), 0.0,
 )  # fmt: skip
 RUNTIMES = ("rocm-7.2", "rocm-7.14", "rocm-10", "rocm-10+ordering-edges")
 

@@ -1,0 +1,173 @@
+"""The queue model against our own H200: gains of plans from traces of serial plans, nothing fitted to the others."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsv4lab.cli.main import main
+from dsv4lab.errors import TraceError
+from dsv4lab.overlap.compile import compile_program
+from dsv4lab.overlap.ops import Op, fuse
+from dsv4lab.overlap.plan import SIDE_GEMM, resolve_plan
+from dsv4lab.predict.bench_check import BenchFolder, Checked, check
+from dsv4lab.predict.corun import latency_load
+from dsv4lab.predict.kernel_rows import replays_of
+from dsv4lab.predict.op_kernels import op_kernels
+from dsv4lab.predict.replan import SPLITS, split_op
+from dsv4lab.predict.replay_plan import Step, planned
+from dsv4lab.queues.costs import machine
+from dsv4lab.timeline.program import ProgramOp, StreamProgram
+
+RUNS = Path(__file__).parents[2] / "docs" / "measurements" / "h200-overlap"
+FOLDERS = sorted(path.parent for path in RUNS.glob("*/MANIFEST.json"))
+POINTS = 0.02
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, list[Checked]]:
+    return {folder.name: check(BenchFolder(folder), machine("h200")) for folder in FOLDERS}
+
+
+@pytest.fixture(scope="module")
+def step() -> Step:
+    found = BenchFolder(RUNS / "apart").step("off", 1, machine("h200"))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("folder", [folder.name for folder in FOLDERS])
+def test_gains_are_within_two_points_and_right_in_sign(rows: dict[str, list[Checked]], folder: str) -> None:
+    found = rows[folder]
+    assert len(found) >= 3
+    for row in found:
+        assert abs(row.error) <= POINTS, row
+        assert row.predicted * row.measured > 0 or abs(row.measured) <= 0.01, row
+
+
+@pytest.mark.parametrize("folder", [folder.name for folder in FOLDERS])
+def test_the_model_beats_no_change_and_perfect_hiding(rows: dict[str, list[Checked]], folder: str) -> None:
+    found = rows[folder]
+    mine = sum(abs(row.error) for row in found)
+    assert mine < sum(abs(row.measured) for row in found)
+    assert mine < sum(abs(row.perfect - row.measured) for row in found)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_files_are_those_of_the_manifest(folder: Path) -> None:
+    files = json.loads((folder / "MANIFEST.json").read_text())["files"]
+    assert {f["file"] for f in files} == {p.name for p in folder.iterdir()} - {"MANIFEST.json"}
+    for f in files:
+        assert hashlib.sha256((folder / f["file"]).read_bytes()).hexdigest() == f["sha256"]
+
+
+def test_the_latency_under_load_that_is_shipped_is_the_measured_one() -> None:
+    on = machine("h200")
+    data = json.loads((RUNS / "fused" / "corun.json").read_text())
+    found = latency_load(data["rows"], on["bandwidth_gbps"] * on["roof_share"])
+    assert found == pytest.approx(on["latency_load"], abs=0.005)
+    assert on.values["corun_loss"].status == "assumed"  # nothing is fitted to overlapped runs
+
+
+@pytest.mark.parametrize("plan", ["off", "hip", "cuda", "moe", "cuda+moe"])
+def test_a_plan_is_recorded_as_the_engine_records_it(step: Step, plan: str) -> None:
+    chosen = resolve_plan(plan)
+    compiled = compile_program([_op(op) for op in step.program.ops], chosen, "decode", 1, late_sides=True).program
+    found = planned(step, chosen)
+    ops: list[tuple[str, int, str]] = []
+    first_row: list[int] = []
+    for i, key in enumerate(zip(found.names, found.layers, found.streams, strict=True)):
+        if not ops or ops[-1] != key:
+            ops.append(key)
+            first_row.append(i)
+    assert ops == [(op.name, op.layer, op.stream) for op in compiled.ops]
+    ends = [*(row - 1 for row in first_row[1:]), len(found) - 1]
+    assert [found.waits[i] for i in first_row] == [tuple(ends[w] for w in op.waits) for op in compiled.ops]
+
+
+def _op(op: ProgramOp) -> Op:
+    parts = split_op(op, SPLITS[op.name]) if op.name in SPLITS else ()
+    ops = [Op(p.name, lambda _: None, p.reads, p.writes, p.layer) for p in (parts or (op,))]
+    return fuse(op.name, lambda _: None, ops) if parts else ops[0]
+
+
+def test_a_plan_that_takes_a_fused_op_apart_needs_a_trace_of_its_parts() -> None:
+    fused = BenchFolder(RUNS / "fused").step("off", 1, machine("h200"))
+    assert fused is not None
+    assert SIDE_GEMM in {op.name for op in fused.program.ops}
+    with pytest.raises(TraceError, match=rf"plan hip takes L2\.{SIDE_GEMM} apart.*unfused"):
+        planned(fused, resolve_plan("hip"))
+    assert set(planned(fused, resolve_plan("side")).streams) == {"main", "side0"}
+
+
+def test_kernels_of_another_program_are_an_error_that_says_where() -> None:
+    ops = [_program_op("attn_norm", 0), _program_op("qkv_a", 0), _program_op("q_norm", 0)]
+    names = ["_rms_norm_kernel", "_norm_quant_kernel", "_block_fp8_gemm_kernel", "_rms_norm_kernel"]
+    assert op_kernels(ops, names) == [range(1), range(1, 3), range(3, 4)]
+    assert op_kernels(ops, [*names[:3], "unknown", names[3]]) == [range(1), range(1, 4), range(4, 5)]
+    with pytest.raises(TraceError, match=r"op L0\.q_norm should begin at kernel 3, which is _swiglu_kernel"):
+        op_kernels(ops, [*names[:3], "_swiglu_kernel"])
+    with pytest.raises(TraceError, match="goes on behind the last op"):
+        op_kernels(ops, [*names, "_swiglu_kernel"])
+    with pytest.raises(TraceError, match=r"op L0\.new are not known"):
+        op_kernels([_program_op("new", 0)], names)
+
+
+def _program_op(name: str, layer: int) -> ProgramOp:
+    return ProgramOp(0, name, layer, "main", (), (), (), ())
+
+
+def test_files_without_graph_replays_are_refused(tmp_path: Path) -> None:
+    gpu = {"name": "H200", "numSms": 132, "warpSize": 32, "regsPerMultiprocessor": 65536}
+    gpu |= {"sharedMemPerMultiprocessor": 233472, "maxThreadsPerMultiprocessor": 2048}
+    args = {"grid": [2, 3, 1], "block": [100, 1, 1], "registers per thread": 33, "shared memory": 512}
+
+    def rows(correlations: list[int]) -> Path:
+        events = [
+            {"cat": "kernel", "name": f"k{i % 2}", "ts": 10 * i, "dur": 5, "args": {**args, "correlation": c}}
+            for i, c in enumerate(correlations)
+        ]
+        path = tmp_path / "t.json.gz"
+        path.write_bytes(gzip.compress(json.dumps({"deviceProperties": [gpu], "traceEvents": events}).encode()))
+        return path
+
+    found = replays_of(rows([1, 1, 2, 2]))
+    assert [len(replay) for replay in found.rows] == [2, 2]
+    assert (found.device, found.sms) == ("H200", 132)
+    launch = found.rows[0][0]
+    assert (launch.blocks, launch.end_us) == (6, 5.0)
+    assert launch.footprint == pytest.approx(4 * 1280 / 65536)  # four warps of 33 registers, 1280 with rounding
+    for correlations, text in (([1, 2], "no graph replay"), ([1, 1, 1, 2, 2], "not of one serial graph")):
+        with pytest.raises(TraceError, match=text):
+            replays_of(rows(correlations))
+    (tmp_path / "t.json.gz").write_text("{}")
+    with pytest.raises(TraceError, match="does not describe its GPU"):
+        replays_of(tmp_path / "t.json.gz")
+
+
+def test_the_command_prints_measured_beside_predicted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["whatif", str(RUNS / "apart"), "--bench", "--device", "h200", "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert set(found) == {"device", "rows", "worst_error"}
+    assert {row["plan"] for row in found["rows"]} == {"hip", "cuda", "moe", "cuda+moe"}
+    assert main(["whatif", str(RUNS / "apart"), "--bench", "--device", "h200"]) == 0
+    text = capsys.readouterr().out
+    assert "cuda+moe" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert main(["whatif", str(RUNS), "--bench", "--device", "h200"]) != 0
+    assert "one record overlap-SHAPE.json" in capsys.readouterr().err
+
+
+def test_a_program_of_another_plan_is_no_baseline(tmp_path: Path) -> None:
+    folder = BenchFolder(RUNS / "apart")
+    data = json.loads(json.dumps(folder.programs["1"]["off"]))
+    data["streams"] = ["main", "side0"]
+    folder.__dict__["programs"] = {"1": {"off": data}}
+    assert StreamProgram.from_json(data).streams == ("main", "side0")
+    with pytest.raises(TraceError, match="must be traced under plan off"):
+        folder.step("off", 1, machine("h200"))

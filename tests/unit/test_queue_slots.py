@@ -1,0 +1,95 @@
+"""Workgroups on CUs, on examples by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsv4lab.queues.costs import machine
+from dsv4lab.queues.fluid import Sharing, corun_rates
+from dsv4lab.queues.simulate import Simulated, simulate
+from dsv4lab.queues.slots import at_once, last_wave, room, waves
+from dsv4lab.queues.workload import Cost, Workload
+
+CALM = {"corun_loss": 0.0, "latency_load": 0.0, "dispatch_us": 0.0, "gap_us": 0.0, "graph_us": 0.0}
+CALM |= {"signal_device_us": 0.0, "graph_submit_us": 0.0}
+
+
+def kernel(us: float, blocks: int, footprint: float, bandwidth: float = 0.0) -> Cost:
+    return Cost(us, bandwidth=bandwidth, blocks=blocks, footprint=footprint)
+
+
+def test_waves_of_a_kernel_by_itself() -> None:
+    assert at_once(1000, 0.3, 132) == 396
+    assert (waves(kernel(1, 1000, 0.3), 132), last_wave(kernel(1, 1000, 0.3), 132)) == (3, 208)
+    assert (waves(kernel(1, 396, 0.3), 132), last_wave(kernel(1, 396, 0.3), 132)) == (1, 396)
+    assert waves(Cost(1.0), 132) == 1
+
+
+def test_a_workgroup_that_needs_a_whole_cu_waits_for_empty_ones() -> None:
+    spread, whole = kernel(5, 100, 0.1), kernel(5, 132, 1.0)
+    assert room([spread, whole], [False, False], 132) == (1.0, 32 / 132)
+    assert room([whole, spread], [False, False], 132) == (1.0, 0.0)
+
+
+def test_a_kernel_with_workgroups_to_hand_out_keeps_later_ones_waiting() -> None:
+    large, tiny = kernel(5, 1000, 0.3), kernel(5, 1, 0.01)
+    assert room([large, tiny], [True, False], 132) == (1.0, 0.0)
+    assert room([large, tiny], [False, False], 132) == (1.0, 1.0)
+    assert room([tiny, large], [False, True], 132) == (1.0, 1.0)
+
+
+def test_rates_are_room_times_what_memory_leaves() -> None:
+    first, second = kernel(5, 66, 1.0, 0.6), kernel(5, 132, 1.0, 0.8)
+    sharing = Sharing(0.0, 0.0, 132)
+    assert corun_rates([first, second], sharing) == pytest.approx((1.0, 0.5))
+    both = corun_rates([kernel(5, 66, 0.5, 0.8), kernel(5, 66, 0.5, 0.8)], sharing)
+    assert both == pytest.approx((0.625, 0.625))
+    late = corun_rates([kernel(5, 1, 0.1), kernel(5, 66, 0.5, 0.8)], Sharing(0.0, 0.5, 132))
+    assert late == pytest.approx((1 / 1.4, 1.0))
+
+
+def two(main: Cost, side: Cost, wait_us: float) -> Simulated:
+    """``main`` and ``side`` on two streams, ``side`` behind a first kernel of ``wait_us`` that takes no room."""
+    work = Workload(
+        names=("lead", "main", "side"), layers=(-1,) * 3, streams=("side0", "main", "side0"), waits=((),) * 3,
+        costs=(Cost(wait_us, blocks=1), main, side), kinds=("kernel",) * 3, steps=(0,) * 3,
+    )  # fmt: skip
+    return simulate(work, machine("h200", changes=CALM))
+
+
+def test_a_small_kernel_starts_in_the_last_wave_of_a_large_one() -> None:
+    large = kernel(9.0, 1000, 0.3)  # three waves of 3 us, 208 workgroups in the last
+    run = two(large, kernel(1.0, 10, 0.3), 2.0)
+    assert run.times.end[1] == pytest.approx(9000)
+    assert run.times.end[2] == pytest.approx(7000)  # from 6, when the last wave leaves room
+    beside = two(kernel(9.0, 300, 0.3), kernel(1.0, 10, 0.3), 2.0)
+    assert beside.times.end[2] == pytest.approx(3000)
+
+
+def test_a_kernel_that_fills_all_cus_lets_the_next_one_in_at_its_end() -> None:
+    run = two(kernel(9.0, 132, 1.0), kernel(4.0, 64, 0.3), 2.0)
+    assert run.times.end[2] == pytest.approx(13000)
+
+
+def test_starts_are_spaced() -> None:
+    work = Workload(
+        names=("a", "b", "c"), layers=(-1,) * 3, streams=("main", "side0", "side1"), waits=((),) * 3,
+        costs=(kernel(5.0, 1, 0.1),) * 3, kinds=("kernel",) * 3, steps=(0,) * 3,
+    )  # fmt: skip
+    run = simulate(work, machine("h200", changes={**CALM, "dispatch_us": 0.5}))
+    assert run.times.start == pytest.approx([0, 500, 1000])
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 2000), st.floats(0.01, 1.0), st.floats(0, 1)), min_size=2, max_size=5),
+    st.floats(0, 1),
+)
+def test_rates_are_shares_and_somebody_runs(shapes: list[tuple[int, float, float]], latency: float) -> None:
+    costs = [kernel(1.0, blocks, footprint, bandwidth) for blocks, footprint, bandwidth in shapes]
+    more = [waves(cost, 132) > 1 for cost in costs]
+    rates = corun_rates(costs, Sharing(0.1, latency, 132), more)
+    assert all(0 <= rate <= 1 for rate in rates)
+    assert rates[0] > 0
+    assert sum(rate * cost.bandwidth for rate, cost in zip(rates, costs, strict=True)) <= 1 + 1e-9
