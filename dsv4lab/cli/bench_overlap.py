@@ -60,6 +60,7 @@ def add_overlap(actions: Any) -> None:
         "--device", choices=("auto", "cuda", "hip", "cpu"), default="auto", help="default: the GPU if there is one"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write record, Markdown, traces and probe here")
+    parser.add_argument("--show", type=Path, metavar="FILE", help="measure nothing: print a record that --out kept")
     parser.add_argument(
         "--trace", metavar="A,B", help="plans to trace at concurrency 1, 4, 8 and 32, where off always is"
     )
@@ -70,19 +71,28 @@ def run_overlap(args: argparse.Namespace) -> int:
 
     JSON: the record (docs/gpu.md), with ``result`` beside it: per level ``control``, ``best``, ``auto``, ...
     """
-    from dsv4lab.tuning.overlap.bench import bench
-
-    settings = overlap_settings(args)
-    record = bench(settings, args.out, note)
+    record = _stored(args.show) if args.show is not None else _measured(args)
     if args.json:
         emit_json({**record.to_json(), "result": result_json(record)})
     else:
         show(record)
-        if args.out is not None:
-            say(f"written to {args.out}: overlap-{settings.shape}.json, .md and traces")
+        if args.out is not None and args.show is None:
+            say(clean(f"written to {args.out}: overlap-{record.settings.shape}.json, .md and traces"))
     if record.gate is None or not record.gate.green:
         raise EngineError("the gate is red: plans give other bits than the serial program, so nothing was timed")
     return 0
+
+
+def _stored(path: Path) -> OverlapRecord:
+    from dsv4lab.tuning.overlap.record import load_record
+
+    return load_record(path)
+
+
+def _measured(args: argparse.Namespace) -> OverlapRecord:
+    from dsv4lab.tuning.overlap.bench import bench
+
+    return bench(overlap_settings(args), args.out, note)
 
 
 def overlap_settings(args: argparse.Namespace) -> Settings:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from dsv4lab.cli.main import main
 from dsv4lab.errors import PlanError, TraceError, UsageError
 from dsv4lab.overlap.plan import resolve_plan
 from dsv4lab.overlap.run_record import timeline_of
@@ -116,6 +117,22 @@ def test_files_are_written_and_read_back(ran: tuple[OverlapRecord, Path]) -> Non
     programs = json.loads((folder / "programs-tiny.json").read_text(encoding="utf-8"))
     assert {plan: len(one["streams"]) for plan, one in programs["1"].items()}["hip"] == 3
     assert not any(name.endswith(".part") for name in names)
+
+
+def test_a_stored_record_is_printed_again(
+    ran: tuple[OverlapRecord, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = ran[1] / "overlap-tiny.json"
+    assert main(["bench", "overlap", "--show", str(path), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["result"]) == 2
+    assert main(["bench", "overlap", "--show", str(path)]) == 0
+    assert "Profile of a step" in capsys.readouterr().out
+    other = tmp_path / "other.json"
+    assert main(["bench", "overlap", "--show", str(other)]) == 2
+    assert f"{other}: cannot be read" in capsys.readouterr().err
+    other.write_text('{"kind": "something"}', encoding="utf-8")
+    assert main(["bench", "overlap", "--show", str(other)]) == 2
+    assert "this is no record of dsv4lab bench overlap" in capsys.readouterr().err
 
 
 def test_a_plan_with_other_bits_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,8 +359,6 @@ show(bench(settings, None, print, FakeDevice()))
 
 
 def test_the_command_prints_tables_and_json(capsys: pytest.CaptureFixture[str]) -> None:
-    from dsv4lab.cli.main import main
-
     words = ["bench", "overlap", "--device", "cpu", "--shape", "tiny", "--isl", "300", "--concurrency", "1"]
     words += ["--plans", "hip", "--rounds", "5", "--in-a-row", "1", "--replays", "1", "--minutes", "30"]
     assert main([*words, "--json"]) == 0
