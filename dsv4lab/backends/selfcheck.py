@@ -6,7 +6,8 @@ import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,8 +30,9 @@ class CheckRow:
         return asdict(self)
 
 
-def selfcheck(device: str, names: Sequence[str] = (), seed: int = 0) -> Iterator[CheckRow]:
-    """Check on ``device`` (``cpu`` or ``cuda``, which is also what torch calls an AMD GPU).
+def selfcheck(device: str, names: Sequence[str] = (), seed: int = 0, *, apart: bool = False) -> Iterator[CheckRow]:
+    """Check on ``device`` (``cpu`` or ``cuda``, which is also what torch calls an AMD GPU); with ``apart`` a GPU's
+    kernels in a process of their own, which one that breaks the GPU's context ends alone.
 
     On a GPU: Triton kernels, then aiter where it is importable. On the CPU: the references themselves against their
     float64 truth, then the kernels under Triton's interpreter where Triton is installed.
@@ -46,15 +48,21 @@ def selfcheck(device: str, names: Sequence[str] = (), seed: int = 0) -> Iterator
         if importlib.util.find_spec("triton") is not None:
             yield from _interpreted(names, seed)
         return
-    yield from _on_gpu(device, names, seed)
+    _check_gpu(device)
+    yield from _walked(device, names, seed, {}, None) if apart else _on_gpu(device, names, seed)
+
+
+def _check_gpu(device: str) -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise UnavailableError(f"--device {device}: torch sees no GPU; it takes cpu here")
 
 
 def _on_gpu(device: str, names: Sequence[str], seed: int) -> Iterator[CheckRow]:
     import torch
     from dsv4_kernels.testing.walk import walk
 
-    if not torch.cuda.is_available():
-        raise UnavailableError(f"--device {device}: torch sees no GPU; it takes cpu here")
     for variant, verdict in walk(torch.device(device), names, seed=seed):
         yield CheckRow(variant, verdict.kernel, verdict.case, verdict.passes, verdict.text)
 
@@ -73,19 +81,30 @@ def _references(names: Sequence[str], seed: int) -> Iterator[CheckRow]:
 
 def _interpreted(names: Sequence[str], seed: int) -> Iterator[CheckRow]:
     """In a process of its own: whether kernels are interpreted is decided when Triton is imported."""
-    command = [sys.executable, "-m", "dsv4_kernels.testing.walk", "--device", "cpu", "--seed", str(seed)]
+    return _walked("cpu", names, seed, {"TRITON_INTERPRET": "1"}, "triton-interpreter")
+
+
+def _walked(
+    device: str, names: Sequence[str], seed: int, settings: Mapping[str, str], backend: str | None
+) -> Iterator[CheckRow]:
+    """The walk in a process of its own; its end before its time is a bad verdict. ``backend``: None for the variant."""
+    command = [sys.executable, "-m", "dsv4_kernels.testing.walk", "--device", device, "--seed", str(seed)]
     if names:
         command += ["--kernels", ",".join(names)]
-    environ = child_environ({"TRITON_INTERPRET": "1"})
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as child:
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True, env=child_environ(settings)) as child,
+    ):
         assert child.stdout is not None
-        assert child.stderr is not None
         rows = 0
         for line in child.stdout:
             found = json.loads(line)
             rows += 1
-            yield CheckRow("triton-interpreter", found["kernel"], found["case"], found["passes"], found["text"])
-        errors = child.stderr.read()
-    if child.returncode not in (0, 1) or not rows:
+            variant = backend or found["variant"]
+            yield CheckRow(variant, found["kernel"], found["case"], found["passes"], found["text"])
+        code = child.wait()
+        said.seek(0)
+        errors = said.read()
+    if code not in (0, 1) or not rows:
         last = " ".join(errors.split())[-300:]
-        yield CheckRow("triton-interpreter", "-", "-", False, f"ended with exit code {child.returncode}: {last}")
+        yield CheckRow(backend or "triton", "-", "-", False, f"ended with exit code {code}: {last}")

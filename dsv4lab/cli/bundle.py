@@ -96,8 +96,8 @@ def _make(args: argparse.Namespace) -> Path:
             if part not in parts:
                 parts.append(part)
                 advance(len(parts) > 1)
-                note(f"[{len(parts)}/3] {part}: all of it takes about {seconds_text(left_s)} more at most")
-            advance(0, f"{part}: {clip(text, _TEXT)}, {seconds_text(left_s)} left at most")
+                note(f"[{len(parts)}/3] {part}: about {seconds_text(left_s)} left for all of it")
+            advance(0, f"{part}: {clip(text, _TEXT)}, about {seconds_text(left_s)} left")
 
         manifest = make_bundle(recipe, path, tell)
     for part, text in manifest.failures.items():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dsv4lab as lab
-from dsv4lab.backends.selfcheck import CheckRow
+from dsv4lab.backends.selfcheck import CheckRow, selfcheck
 from dsv4lab.cli.main import main
 from dsv4lab.tuning.bundle import make
 from tests.unit import bundles
@@ -23,7 +23,8 @@ WORDS = ["bundle", "--device", "cpu", "--shape", "tiny", "--layers", "4", "--con
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts that take no time."""
 
-    def checked(device: str, names: tuple[str, ...]) -> Iterator[CheckRow]:
+    def checked(device: str, names: tuple[str, ...], *, apart: bool) -> Iterator[CheckRow]:
+        assert apart
         yield CheckRow("torch", "rms_norm", "a", passes=True, text=f"wrote {Path.home()}/cache/x.so")
 
     def benched(settings: Any, folder: Path, tell: Any) -> Any:
@@ -114,3 +115,16 @@ def test_where_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "-o no/a.zip: it takes a file in a folder that exists" in capsys.readouterr().err
     assert main([*WORDS, "-o", str(tmp_path)]) == 2
     assert main([*WORDS, "--concurrency", "one"]) == 2
+
+
+def test_a_kernel_that_breaks_its_process_is_a_bad_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = tmp_path / "python"
+    line = json.dumps({"kernel": "rms_norm", "variant": "triton", "case": "a", "passes": True, "text": "max 0"})
+    broken.write_text(f"#!/bin/sh\necho '{line}'\necho 'invalid device function' >&2\nkill -ABRT $$\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(broken))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    rows = list(selfcheck("cuda", apart=True))
+    assert [(row.kernel, row.passes) for row in rows] == [("rms_norm", True), ("-", False)]
+    assert rows[1].text.startswith("ended with exit code -6: ")
+    assert "invalid device function" in rows[1].text

@@ -27,7 +27,7 @@ TRACES = 2
 """Traces of a bundle: the faster serial program and the best plan at the lowest level."""
 
 Tell = Callable[[str, str, float], None]
-"""Takes the part, what it does, and about how many seconds all of it still takes at most."""
+"""Takes the part, what it does, and about how many seconds all of it still takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def make_bundle(recipe: Recipe, path: Path, tell: Tell) -> BundleManifest:
     Raises :class:`BundleError` if it cannot be written.
     """
     scrub = scrubber()
-    making = _Making()
+    making, facts = _Making(), scrubbed(machine_facts(), scrub)  # before anything can break
     measure: dict[str, Callable[[Callable[[str], None]], Any]] = {
         SELFCHECK: lambda say: _selfcheck(recipe, say),
         PROBE: lambda say: probe_machine(recipe.device, recipe.probe_rounds)[0],
@@ -83,14 +83,14 @@ def make_bundle(recipe: Recipe, path: Path, tell: Tell) -> BundleManifest:
             making.failures[part] = scrub(f"{type(error).__name__}: {' '.join(str(error).split())}")
             say(f"failed: {making.failures[part]}")
         making.seconds[part] = round(time.monotonic() - begun, 1)
-    manifest = _manifest(recipe, making, scrub)
+    manifest = _manifest(recipe, making, facts)
     write_archive(path, manifest, making.contents)
     return manifest
 
 
 def _selfcheck(recipe: Recipe, say: Callable[[str], None]) -> dict[str, Any]:
     rows = []
-    for row in selfcheck("cpu" if recipe.device == "cpu" else "cuda", recipe.kernels):
+    for row in selfcheck("cpu" if recipe.device == "cpu" else "cuda", recipe.kernels, apart=True):
         rows.append(row.to_json())
         say(f"{len(rows)} cases, {row.kernel} on {row.backend}")
     return {"checks": rows}
@@ -119,8 +119,7 @@ def _trace(data: bytes, scrub: Callable[[str], str]) -> bytes:
     return gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0)
 
 
-def _manifest(recipe: Recipe, making: _Making, scrub: Callable[[str], str]) -> BundleManifest:
-    facts = scrubbed(machine_facts(), scrub)
+def _manifest(recipe: Recipe, making: _Making, facts: Mapping[str, Any]) -> BundleManifest:
     return BundleManifest(
         device=str(facts["cpu"] if recipe.device == "cpu" else facts.get("gpu", recipe.device)),
         kind=recipe.device,
