@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsv4_kernels.launch import LaunchTable, config, row
+from dsv4_kernels.launch import PDL, LaunchTable, config, row
 
 BLOCK_FP8_GEMM = LaunchTable(
     "block_fp8_gemm",
@@ -31,3 +31,30 @@ BLOCK_FP8_GEMM = LaunchTable(
         config(8, 4, BLOCK_T=128, BLOCK_N=64, GROUP_T=8, SPLITS=1),
     ),
 )
+
+FEW_TOKENS = 16
+"""Up to so many tokens a program reads whole rows of the weight, and quantises the activations itself if asked."""
+
+FEW = LaunchTable(
+    "block_fp8_few",
+    {
+        "nvidia": (
+            row(config(4, 1, PDL, BLOCK_N=32, BLOCK_K=256, DOT=0), tokens=2, k=256),
+            row(config(4, 1, PDL, BLOCK_N=16, BLOCK_K=512, DOT=0), tokens=2, k=512),
+            row(config(4, 1, PDL, BLOCK_N=8, BLOCK_K=1024, DOT=0), tokens=2, k=1024),
+            row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=2048, DOT=0), tokens=2, k=2048),
+            row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=4096, DOT=0), tokens=2),
+            row(config(4, 1, PDL, BLOCK_N=32, BLOCK_K=256, DOT=1), k=256),
+            row(config(4, 1, PDL, BLOCK_N=16, BLOCK_K=1024, DOT=1), k=1024),
+            row(config(4, 3, PDL, BLOCK_N=16, BLOCK_K=1024, DOT=1)),
+        ),
+        "amd": (
+            row(config(4, 1, BLOCK_N=32, BLOCK_K=256, DOT=0), tokens=2, k=256),
+            row(config(4, 1, BLOCK_N=8, BLOCK_K=1024, DOT=0), tokens=2, k=1024),
+            row(config(4, 1, BLOCK_N=4, BLOCK_K=2048, DOT=0), tokens=2),
+            row(config(4, 1, BLOCK_N=32, BLOCK_K=256, DOT=1), k=256),
+            row(config(4, 1, BLOCK_N=16, BLOCK_K=512, DOT=1)),
+        ),
+    },
+)
+"""``DOT``: with the matrix units, a block of 128 columns beside the other; else products in vector registers."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from dsv4_kernels.block_fp8_gemm._launch import BLOCK_FP8_GEMM
-from dsv4_kernels.block_fp8_gemm.reference import block_fp8_gemm_reference
+from dsv4_kernels.block_fp8_gemm._launch import BLOCK_FP8_GEMM, FEW
+from dsv4_kernels.block_fp8_gemm.reference import block_fp8_gemm_quant_reference, block_fp8_gemm_reference
 from dsv4_kernels.formats import quantise_e4m3, quantise_e4m3_blocks
 from dsv4_kernels.registry import Arguments, Case, Cost, KernelSpec, Tolerance
 from dsv4_kernels.testing.inputs import Inputs
@@ -29,9 +29,15 @@ def _product(inputs: Inputs, tokens: int, n: int, k: int, dtype: torch.dtype = t
     }  # fmt: skip
 
 
+def _quantising(inputs: Inputs, tokens: int, n: int, k: int) -> Arguments:
+    arguments = _product(inputs, tokens, n, k)
+    x = inputs.normal(tokens, k) * (2.0 ** inputs.integers(-6, 7, tokens, 1).float()).bfloat16()
+    return {"x": x, **{name: arguments[name] for name in ("weight", "weight_scales", "out")}}
+
+
 def _cost(arguments: Arguments) -> Cost:
     moved = sum(t.numel() * t.element_size() for t in arguments.values())
-    (tokens, k), n = arguments["codes"].shape, arguments["weight"].shape[0]
+    (tokens, k), n = arguments["codes" if "codes" in arguments else "x"].shape, arguments["weight"].shape[0]
     return Cost(moved, 2 * tokens * n * k)
 
 
@@ -47,13 +53,39 @@ SPECS = (
             Case("small-20", lambda i: _product(i, 20, 128, 256)),
             Case("float32", lambda i: _product(i, 5, 128, 384, torch.float32)),
             Case("empty", lambda i: _product(i, 0, 128, 256)),
+            Case("long-1", lambda i: _product(i, 1, 128, 4224)),
+            Case("q_b-tp8-1", lambda i: _product(i, 1, 4096, 1024), small=False, compiled=True, bench=True),
+            Case("q_b-tp8-16", lambda i: _product(i, 16, 4096, 1024), small=False, bench=True),
+            Case("qkv_a-1", lambda i: _product(i, 1, 1536, 4096), small=False, bench=True),
+            Case("qkv_a-pro-8", lambda i: _product(i, 8, 2048, 7168), small=False, bench=True),
+            Case("w13-tp8-1", lambda i: _product(i, 1, 512, 4096), small=False, bench=True),
+            Case("w2-tp8-4", lambda i: _product(i, 4, 4096, 256), small=False, bench=True),
+            Case("w2-pro-tp8-1", lambda i: _product(i, 1, 7168, 384), small=False, bench=True),
             Case("ragged-200", lambda i: _product(i, 200, 384, 1024), small=False),
             Case("wo_b-4096", lambda i: _product(i, 4096, 4096, 8192), small=False, bench=True),
         ),
         _cost,
-        (BLOCK_FP8_GEMM,),
+        (BLOCK_FP8_GEMM, FEW),
         outputs=("out",),
         # The matrix units of Hopper keep about 14 bits of a sum of 32 fp8 products.
+        tolerance=Tolerance(floor=2.0**-10),
+    ),
+    KernelSpec(
+        "block_fp8_gemm_quant",
+        block_fp8_gemm_quant_reference,
+        "dsv4_kernels.block_fp8_gemm.triton_op:block_fp8_gemm_quant",
+        (
+            Case("small-1", lambda i: _quantising(i, 1, 128, 640)),
+            Case("small-5", lambda i: _quantising(i, 5, 256, 384)),
+            Case("small-20", lambda i: _quantising(i, 20, 128, 256)),
+            Case("empty", lambda i: _quantising(i, 0, 128, 256)),
+            Case("q_b-tp8-1", lambda i: _quantising(i, 1, 4096, 1024), small=False, compiled=True, bench=True),
+            Case("qkv_a-4", lambda i: _quantising(i, 4, 1536, 4096), small=False, compiled=True, bench=True),
+            Case("wo_b-pro-1", lambda i: _quantising(i, 1, 7168, 16384), small=False, bench=True),
+        ),
+        _cost,
+        (FEW,),
+        outputs=("out",),
         tolerance=Tolerance(floor=2.0**-10),
     ),
 )

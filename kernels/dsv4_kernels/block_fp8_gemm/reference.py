@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dsv4_kernels.formats import dequantise_e4m3, dequantise_e4m3_blocks
+from dsv4_kernels.formats import dequantise_e4m3, dequantise_e4m3_blocks, quantise_e4m3
 
 
 def block_fp8_gemm_reference(
@@ -22,3 +22,10 @@ def block_fp8_gemm_reference(
     """
     x, w = dequantise_e4m3(codes, scales), dequantise_e4m3_blocks(weight, weight_scales)
     out.copy_(x @ w.t())
+
+
+def block_fp8_gemm_quant_reference(
+    x: torch.Tensor, weight: torch.Tensor, weight_scales: torch.Tensor, out: torch.Tensor
+) -> None:
+    """As :func:`block_fp8_gemm_reference` with the codes and scales that ``quant`` makes of ``x [T, K]``."""
+    block_fp8_gemm_reference(*quantise_e4m3(x), weight, weight_scales, out)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import torch
 import triton
 
+from dsv4_kernels.block_fp8_gemm._few import _few_dot_kernel, _few_vector_kernel
 from dsv4_kernels.block_fp8_gemm._kernel import _block_fp8_gemm_kernel
-from dsv4_kernels.block_fp8_gemm._launch import BLOCK_FP8_GEMM
+from dsv4_kernels.block_fp8_gemm._launch import BLOCK_FP8_GEMM, FEW, FEW_TOKENS
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
 from dsv4_kernels.formats import FP8_GROUP
-from dsv4_kernels.launch import launch
+from dsv4_kernels.launch import launch, overlaps
+from dsv4_kernels.norm_quant.triton_op import quant
 from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace, zeroed_workspace
+
+DOT_TOKENS = 16
 
 
 def block_fp8_gemm(
@@ -19,19 +23,78 @@ def block_fp8_gemm(
 ) -> None:
     """See :func:`dsv4_kernels.block_fp8_gemm.block_fp8_gemm_reference`; N and K are multiples of 128."""
     tokens, k = codes.shape
+    _check(weight, weight_scales, out, tokens, k)
+    require_shape("scales", scales, tokens, k // FP8_GROUP)
+    require_dtype("codes", codes, torch.float8_e4m3fn)
+    require_dtype("scales", scales, torch.uint8)
+    for name, tensor in (("codes", codes), ("scales", scales)):
+        require_unit_stride(name, tensor)
+    (_few if tokens <= FEW_TOKENS else _many)(codes, scales, weight, weight_scales, out)
+
+
+def block_fp8_gemm_quant(x: torch.Tensor, weight: torch.Tensor, weight_scales: torch.Tensor, out: torch.Tensor) -> None:
+    """See :func:`dsv4_kernels.block_fp8_gemm.block_fp8_gemm_quant_reference`; equal to ``quant`` and the product.
+
+    Few tokens are one launch.
+    """
+    tokens, k = x.shape
+    _check(weight, weight_scales, out, tokens, k)
+    require_unit_stride("x", x)
+    if tokens <= FEW_TOKENS:
+        _few(x, None, weight, weight_scales, out)
+        return
+    codes = workspace("block_fp8_gemm.codes", (tokens, k), torch.float8_e4m3fn, x.device)
+    scales = workspace("block_fp8_gemm.scales", (tokens, k // FP8_GROUP), torch.uint8, x.device)
+    quant(x, codes, scales)
+    _many(codes, scales, weight, weight_scales, out)
+
+
+def _check(weight: torch.Tensor, weight_scales: torch.Tensor, out: torch.Tensor, tokens: int, k: int) -> None:
     n = weight.shape[0]
     require(k % FP8_GROUP == 0 and n % FP8_GROUP == 0, f"weight is {[n, k]}, expected multiples of {FP8_GROUP}")
     require_shape("weight", weight, n, k)
-    require_shape("scales", scales, tokens, k // FP8_GROUP)
     require_shape("weight_scales", weight_scales, n // FP8_GROUP, k // FP8_GROUP)
     require_shape("out", out, tokens, n)
-    for name, tensor in (("codes", codes), ("weight", weight)):
-        require_dtype(name, tensor, torch.float8_e4m3fn)
+    require_dtype("weight", weight, torch.float8_e4m3fn)
+    require_dtype("weight_scales", weight_scales, torch.uint8)
+    for name, tensor in (("weight", weight), ("weight_scales", weight_scales), ("out", out)):
         require_unit_stride(name, tensor)
-    for name, tensor in (("scales", scales), ("weight_scales", weight_scales)):
-        require_dtype(name, tensor, torch.uint8)
-        require_unit_stride(name, tensor)
-    require_unit_stride("out", out)
+
+
+def _few(
+    x: torch.Tensor,
+    scales: torch.Tensor | None,
+    weight: torch.Tensor,
+    weight_scales: torch.Tensor,
+    out: torch.Tensor,
+) -> None:
+    """Codes with ``scales``, or values that the kernel quantises."""
+    (tokens, k), n = x.shape, weight.shape[0]
+    target = target_of(x.device)
+    chosen = FEW.choose(target, tokens=tokens, n=n, k=k)
+    dot = bool(chosen["DOT"])
+    launch(
+        _few_dot_kernel if dot else _few_vector_kernel,
+        (triton.cdiv(n, chosen["BLOCK_N"]), triton.cdiv(tokens, DOT_TOKENS) if dot else tokens),
+        {
+            "x_ptr": x if scales is None else x.view(torch.uint8), "x_scales_ptr": scales,
+            "weight_ptr": weight.view(torch.uint8), "weight_scales_ptr": weight_scales, "out_ptr": out,
+            **({"n_tokens": tokens} if dot else {}), "n": n, "k": k, "x_stride": x.stride(0),
+            "x_scales_stride": 0 if scales is None else scales.stride(0), "weight_stride": weight.stride(0),
+            "weight_scales_stride": weight_scales.stride(0), "out_stride": out.stride(0),
+        },
+        {
+            "QUANT": scales is None, "FNUZ": target.fp8 == "fnuz", "PDL": overlaps(x),
+            "ONE": chosen["BLOCK_K"] >= k,
+        },
+        chosen,
+    )  # fmt: skip
+
+
+def _many(
+    codes: torch.Tensor, scales: torch.Tensor, weight: torch.Tensor, weight_scales: torch.Tensor, out: torch.Tensor
+) -> None:
+    (tokens, k), n = codes.shape, weight.shape[0]
     target = target_of(codes.device)
     chosen = BLOCK_FP8_GEMM.choose(target, tokens=tokens, n=n)
     splits = min(chosen["SPLITS"], k // FP8_GROUP)

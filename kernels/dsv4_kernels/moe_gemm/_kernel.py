@@ -109,27 +109,35 @@ def _dot_words(words, x_ptr, first, FORMAT: tl.constexpr, FP16: tl.constexpr, DO
 
 
 @triton.jit
-def _scales(scales_ptr, expert, row, group, rows, groups, FORMAT: tl.constexpr, FP16: tl.constexpr, DOWN: tl.constexpr):
-    """Scale of each row and group of four words, ``[BN, G]`` float32, with what is left of the powers of two."""
+def _scales(
+    scales_ptr, expert, row, group, there, rows, groups, FORMAT: tl.constexpr, FP16: tl.constexpr, DOWN: tl.constexpr
+):  # fmt: skip
+    """Scale of each row and group of four words, ``[BN, G]`` float32, with what is left of the powers of two.
+
+    ``expert``: one, or ``[G]``. ``there [G]``: which groups are.
+    """
     lift: tl.constexpr = 20 if FORMAT != 2 else (DOWN if FP16 else 26)
+    expert += tl.zeros(group.shape, tl.int64)
     if FORMAT == 2:
-        at = scales_ptr + (expert * rows + row)[:, None] * groups + group[None, :]
+        at = scales_ptr + (expert[None, :] * rows + row[:, None]) * groups + group[None, :]
     else:
-        wide = groups // 8
-        at = scales_ptr + (expert * (rows // 128) + row // 128)[:, None] * wide + (group // 8)[None, :]
-    exponent = tl.load(at, mask=(group < groups)[None, :], other=0).to(tl.int32) + lift
+        at = scales_ptr + (expert[None, :] * (rows // 128) + row[:, None] // 128) * (groups // 8) + group[None, :] // 8
+    exponent = tl.load(at, mask=there[None, :], other=0).to(tl.int32) + lift
     return (exponent << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _gate_up_kernel(
     x_ptr, experts_ptr, w13_ptr, scales_ptr, h_ptr, inter, groups, slots, x_stride, experts_stride, limit,
-    FORMAT: tl.constexpr, FP16: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_G: tl.constexpr,
+    FORMAT: tl.constexpr, FP16: tl.constexpr, PDL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_G: tl.constexpr,
 ):  # fmt: skip
     """``h [pairs, inter]`` = swiglu of the two products; grid: row tiles, (token, slot) pairs.
 
     ``groups``: groups of four words in a row of ``w13``. ``x_stride`` in int32 words.
     """
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     pair = tl.program_id(1)
     token, slot = pair // slots, pair % slots
     expert = tl.load(experts_ptr + token * experts_stride + slot).to(tl.int64)
@@ -142,9 +150,10 @@ def _gate_up_kernel(
     inside = (row < inter)[:, None, None]
     for at in range(0, groups, BLOCK_G):
         group = at + tl.arange(0, BLOCK_G)
-        first = tl.where(group < groups, group, 0)[:, None] * 4 + word[None, :]
+        there = group < groups
+        first = tl.where(there, group, 0)[:, None] * 4 + word[None, :]
         where = row[:, None, None] * (groups * 4) + (group[:, None] * 4 + word[None, :])[None, :, :]
-        mask = inside & (group < groups)[None, :, None]
+        mask = inside & there[None, :, None]
         g = tl.load(base + where, mask=mask, other=0)
         u = tl.load(base + inter * groups * 4 + where, mask=mask, other=0)
         g_sum = _dot_words(g, x_at, first, FORMAT, FP16, 4)
@@ -154,42 +163,53 @@ def _gate_up_kernel(
             up += u_sum
         else:
             safe = tl.where(row < inter, row, 0)
-            gate += g_sum * _scales(scales_ptr, expert, safe, group, 2 * inter, groups, FORMAT, FP16, 4)
-            up += u_sum * _scales(scales_ptr, expert, safe + inter, group, 2 * inter, groups, FORMAT, FP16, 4)
+            gate += g_sum * _scales(scales_ptr, expert, safe, group, there, 2 * inter, groups, FORMAT, FP16, 4)
+            up += u_sum * _scales(scales_ptr, expert, safe + inter, group, there, 2 * inter, groups, FORMAT, FP16, 4)
     y = clamped_swiglu(tl.sum(gate, axis=1), tl.sum(up, axis=1), limit)
     tl.store(h_ptr + pair.to(tl.int64) * inter + row, y.to(h_ptr.dtype.element_ty), mask=row < inter)
 
 
 @triton.jit
 def _down_kernel(
-    h_ptr, experts_ptr, weights_ptr, w2_ptr, scales_ptr, out_ptr, d, groups, slots, h_stride,
+    h_ptr, experts_ptr, weights_ptr, w2_ptr, scales_ptr, out_ptr, d, groups, slots,
     experts_stride, weights_stride, out_stride,
-    FORMAT: tl.constexpr, FP16: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_G: tl.constexpr,
+    FORMAT: tl.constexpr, FP16: tl.constexpr, PDL: tl.constexpr, ONE: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
-    """``out [T, d]``: the slots' products, weighted and added in order of the slots; grid: row tiles, tokens.
+    """``out [T, d]``: the slots' products, weighted and added; grid: row tiles, tokens.
 
-    ``h``: bf16 as int32 words, ``h_stride`` words a pair.
+    ``h``: bf16 as int32 words, rows of pairs without gaps. A step takes ``BLOCK_S`` slots and ``BLOCK_G`` groups of
+    four words side by side; ``ONE``: one step is all. With ``PDL`` and one step the weights are on their way while
+    the kernel that writes ``h`` still runs: that one waited for the router, whose choice is there to read.
     """
     token = tl.program_id(1)
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    word = tl.arange(0, 4)
-    total = tl.zeros((BLOCK_N, BLOCK_G), tl.float32)
-    for slot in range(slots):
-        expert = tl.load(experts_ptr + token * experts_stride + slot).to(tl.int64)
-        weight = tl.load(weights_ptr + token * weights_stride + slot)
-        h_at = h_ptr + (token * slots + slot).to(tl.int64) * h_stride
-        base = w2_ptr + expert * d * groups * 4
+    lane, word = tl.arange(0, BLOCK_S * BLOCK_G), tl.arange(0, 4)
+    total = tl.zeros((BLOCK_N, BLOCK_S * BLOCK_G), tl.float32)
+    safe = tl.where(row < d, row, 0)
+    if PDL and not ONE:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    for first_slot in range(0, slots, BLOCK_S):
+        slot = first_slot + lane // BLOCK_G
+        chosen = token * experts_stride + slot
+        expert = tl.load(experts_ptr + chosen, mask=slot < slots, other=0, cache_modifier=".cg").to(tl.int64)
+        at_weight = weights_ptr + token * weights_stride + slot
+        weight = tl.load(at_weight, mask=slot < slots, other=0.0, cache_modifier=".cg")
         for at in range(0, groups, BLOCK_G):
-            group = at + tl.arange(0, BLOCK_G)
-            first = tl.where(group < groups, group, 0)[:, None] * 4 + word[None, :]
-            where = row[:, None, None] * (groups * 4) + (group[:, None] * 4 + word[None, :])[None, :, :]
-            words = tl.load(base + where, mask=(row < d)[:, None, None] & (group < groups)[None, :, None], other=0)
-            sums = _dot_words(words, h_at, first, FORMAT, FP16, 0)
-            if FORMAT == 0:
-                total += sums * weight
-            else:
-                safe = tl.where(row < d, row, 0)
-                total += sums * (_scales(scales_ptr, expert, safe, group, d, groups, FORMAT, FP16, 0) * weight)
+            group = at + lane % BLOCK_G
+            there = (group < groups) & (slot < slots)
+            where = (expert[None, :] * d + row[:, None]) * groups + group[None, :]
+            mask = (row < d)[:, None, None] & there[None, :, None]
+            words = tl.load(w2_ptr + where[:, :, None] * 4 + word[None, None, :], mask=mask, other=0)
+            scale = weight[None, :]
+            if FORMAT != 0:
+                scale = _scales(scales_ptr, expert, safe, group, there, d, groups, FORMAT, FP16, 0) * scale
+            if PDL and ONE:
+                tl.extra.cuda.gdc_wait()
+                tl.extra.cuda.gdc_launch_dependents()
+            first = tl.where(there, ((token * slots + slot) * groups + group) * 4, 0)
+            total += _dot_words(words, h_ptr, first[:, None] + word[None, :], FORMAT, FP16, 0) * scale
     tl.store(out_ptr + token.to(tl.int64) * out_stride + row, tl.sum(total, axis=1), mask=row < d)
 
 

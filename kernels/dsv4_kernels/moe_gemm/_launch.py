@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
-from dsv4_kernels.launch import LaunchTable, config, row
+from dsv4_kernels.launch import PDL, LaunchTable, config, row
 
 VECTOR_TOKENS = 16
 """Up to this many tokens each (token, expert) pair is a matrix-vector product."""
-
-_VECTOR_CANDIDATES = tuple(
-    config(warps, 1, BLOCK_N=n, BLOCK_G=g)
-    for warps, n, g in ((2, 4, 32), (4, 8, 64), (4, 4, 128), (4, 8, 128), (8, 8, 128), (8, 16, 64))
-)
 
 GATE_UP = LaunchTable(
     "moe_gate_up",
     {
         # A whole row at once: each step of a loop would pass the activations through shared memory again.
-        "nvidia": (row(config(4, 1, BLOCK_N=4, BLOCK_G=128)),),
+        "nvidia": (row(config(4, 1, PDL, BLOCK_N=4, BLOCK_G=128)),),
         "amd": (row(config(2, 1, BLOCK_N=4, BLOCK_G=64)),),
     },
-    _VECTOR_CANDIDATES,
+    tuple(
+        config(warps, 1, PDL, BLOCK_N=n, BLOCK_G=g)
+        for warps, n, g in ((2, 4, 32), (4, 8, 64), (4, 2, 128), (2, 2, 128), (4, 1, 128), (8, 4, 128), (8, 8, 128))
+    ),
 )
 
 DOWN = LaunchTable(
     "moe_down",
     {
-        "nvidia": (row(config(4, 1, BLOCK_N=4, BLOCK_G=64)),),
-        "amd": (row(config(2, 1, BLOCK_N=4, BLOCK_G=64)),),
+        "nvidia": (
+            row(config(4, 1, PDL, BLOCK_N=8, BLOCK_G=8, BLOCK_S=8), groups=8),
+            row(config(4, 1, PDL, BLOCK_N=4, BLOCK_G=16, BLOCK_S=8), groups=16),
+            row(config(4, 1, PDL, BLOCK_N=4, BLOCK_G=64, BLOCK_S=1)),
+        ),
+        "amd": (
+            row(config(2, 1, BLOCK_N=4, BLOCK_G=8, BLOCK_S=8), groups=8),
+            row(config(2, 1, BLOCK_N=4, BLOCK_G=16, BLOCK_S=8), groups=16),
+            row(config(2, 1, BLOCK_N=4, BLOCK_G=64, BLOCK_S=1)),
+        ),
     },
-    _VECTOR_CANDIDATES,
+    tuple(
+        config(warps, 1, PDL, BLOCK_N=n, BLOCK_G=g, BLOCK_S=s)
+        for warps, n, g, s in (
+            (2, 8, 8, 8),
+            (4, 16, 8, 8),
+            (4, 4, 16, 8),
+            (2, 4, 64, 2),
+            (4, 4, 64, 2),
+            (4, 2, 64, 8),
+            (4, 1, 64, 8),
+            (8, 4, 64, 8),
+            (4, 4, 128, 1),
+            (8, 4, 128, 2),
+            (8, 2, 128, 8),
+        )
+    ),
 )
+"""``groups``: groups of four words in a row of ``w2``; short rows lie side by side, those of all slots."""
 
 TILES = LaunchTable(
     "moe_tiles",

@@ -11,6 +11,7 @@ from dsv4_kernels.registry import Arguments, Case, Cost, KernelSpec, Tolerance
 from dsv4_kernels.testing.inputs import Inputs
 
 FLASH, PRO, SMALL = (256, 4096, 2048), (384, 7168, 3072), (3, 128, 128)
+FLASH_TP8, PRO_TP8 = (256, 4096, 256), (384, 7168, 384)
 
 
 def _common(inputs: Inputs, tokens: int, d: int, count: int, slots: int) -> Arguments:
@@ -121,6 +122,10 @@ SPECS = (
             Case("fp4-flash-8", lambda i: _fp4(i, 8, FLASH), small=False, bench=True),
             Case("fp4-pro-1", lambda i: _fp4(i, 1, PRO), small=False, bench=True),
             Case("fp4-pro-8", lambda i: _fp4(i, 8, PRO), small=False, bench=True),
+            Case("fp4-flash-tp8-1", lambda i: _fp4(i, 1, FLASH_TP8), small=False, compiled=True, bench=True),
+            Case("fp4-flash-tp8-8", lambda i: _fp4(i, 8, FLASH_TP8), small=False, bench=True),
+            Case("fp4-pro-tp8-1", lambda i: _fp4(i, 1, PRO_TP8), small=False, compiled=True, bench=True),
+            Case("fp4-pro-tp8-8", lambda i: _fp4(i, 8, PRO_TP8), small=False, bench=True),
             Case("fp8-flash-4", lambda i: _fp8(i, 4, (64, 4096, 2048), 6), small=False, bench=True),
             Case("fp4-flash-4096", lambda i: _fp4(i, 4096, FLASH), small=False, bench=True),
         ),

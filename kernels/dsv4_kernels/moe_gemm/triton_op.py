@@ -8,7 +8,7 @@ import torch
 import triton
 
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
-from dsv4_kernels.launch import launch
+from dsv4_kernels.launch import launch, overlaps
 from dsv4_kernels.moe_gemm._kernel import (
     _combine_kernel,
     _down_kernel,
@@ -124,16 +124,19 @@ def _vectors(
     h = workspace("moe_h", (tokens * slots, e.inter), torch.bfloat16, x.device)
     # Packed fp16 products hold sums of four: activations to 4e4, and what the clamp lets through.
     fp16 = target.vendor == "nvidia" and x.device.type != "cpu" and e.format == 2 and limit <= FP16_LIMIT
-    up, down = GATE_UP.choose(target, tokens=tokens), DOWN.choose(target, tokens=tokens)
+    wide, groups = d // e.codes // 4, e.inter // e.codes // 4
+    up = GATE_UP.choose(target, tokens=tokens, groups=wide, inter=e.inter)
+    down = DOWN.choose(target, tokens=tokens, groups=groups)
+    constants = {"FORMAT": e.format, "FP16": fp16, "PDL": overlaps(x)}
     launch(
         _gate_up_kernel,
         (triton.cdiv(e.inter, up["BLOCK_N"]), tokens * slots),
         {
             "x_ptr": x.view(torch.int32), "experts_ptr": experts, "w13_ptr": e.w13.view(torch.int32),
-            "scales_ptr": e.w13_scales, "h_ptr": h, "inter": e.inter, "groups": d // e.codes // 4, "slots": slots,
+            "scales_ptr": e.w13_scales, "h_ptr": h, "inter": e.inter, "groups": wide, "slots": slots,
             "x_stride": x.stride(0) // 2, "experts_stride": experts.stride(0), "limit": float(limit),
         },
-        {"FORMAT": e.format, "FP16": fp16},
+        constants,
         up,
     )  # fmt: skip
     launch(
@@ -142,10 +145,10 @@ def _vectors(
         {
             "h_ptr": h.view(torch.int32), "experts_ptr": experts, "weights_ptr": weights,
             "w2_ptr": e.w2.view(torch.int32), "scales_ptr": e.w2_scales, "out_ptr": out, "d": d,
-            "groups": e.inter // e.codes // 4, "slots": slots, "h_stride": e.inter // 2,
+            "groups": groups, "slots": slots,
             "experts_stride": experts.stride(0), "weights_stride": weights.stride(0), "out_stride": out.stride(0),
         },
-        {"FORMAT": e.format, "FP16": fp16},
+        {**constants, "ONE": down["BLOCK_G"] >= groups and down["BLOCK_S"] >= slots},
         down,
     )  # fmt: skip
 

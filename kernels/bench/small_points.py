@@ -1,0 +1,139 @@
+"""The points of ``small.py``: ops of a decode step on the shapes of the models and of their TP-8 shards; candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from dsv4_kernels.block_fp8_gemm import cases as gemm
+from dsv4_kernels.launch import PDL, Config, config
+from dsv4_kernels.mhc_pre_post import cases as mhc
+from dsv4_kernels.moe_gemm import cases as moe
+from dsv4_kernels.registry import Arguments
+from dsv4_kernels.testing.inputs import Inputs
+
+GEMMS = {
+    "flash-tp8": {
+        "qkv_a": (1536, 4096), "q_b": (4096, 1024), "index_q_b": (8192, 1024), "o_b": (4096, 1024),
+        "w13": (512, 4096), "w2": (4096, 256),
+    },
+    "pro-tp8": {
+        "qkv_a": (2048, 7168), "q_b": (8192, 1536), "o_b": (7168, 2048), "w13": (768, 7168), "w2": (7168, 384),
+    },
+    "flash": {"q_b": (32768, 1024), "o_b": (4096, 8192), "w13": (4096, 4096), "w2": (4096, 2048)},
+    "pro": {"q_b": (65536, 1536), "o_b": (7168, 16384), "w13": (6144, 7168), "w2": (7168, 3072)},
+}  # fmt: skip
+"""Rows and columns of the fp8 weights."""
+
+EXPERTS = {
+    "flash-tp8": (256, 4096, 256), "pro-tp8": (384, 7168, 384), "flash": (256, 4096, 2048), "pro": (384, 7168, 3072),
+}  # fmt: skip
+WIDTHS = {"flash": 4096, "pro": 7168}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One op on one shape: the kernel's name, how its arguments are made, and other ways to the same results."""
+
+    op: str
+    kernel: str
+    label: str
+    tokens: int
+    build: Callable[[Inputs], Arguments]
+    rivals: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+
+
+def points(ops: frozenset[str], tokens: tuple[int, ...]) -> Iterator[Point]:
+    """Every point; shards first."""
+    for models in (("flash-tp8",), ("pro-tp8",), ("flash", "pro")):
+        for n_tokens in tokens:
+            for model in models:
+                if "gemm" in ops:
+                    yield from _gemms(model, n_tokens)
+                if "moe" in ops:
+                    yield _moe(model, n_tokens)
+    for n_tokens in tokens:
+        for model, d in WIDTHS.items():
+            if "mhc" in ops:
+                yield from _mhc(model, n_tokens, d)
+
+
+def _gemms(model: str, tokens: int) -> Iterator[Point]:
+    for name, (n, k) in GEMMS[model].items():
+        yield Point(
+            "gemm", "block_fp8_gemm_quant", f"{model} {name} {n}x{k}", tokens,
+            lambda i, n=n, k=k: gemm._quantising(i, tokens, n, k), {"quant + split product": _quant_and_split},
+        )  # fmt: skip
+
+
+def _quant_and_split(x: torch.Tensor, weight: torch.Tensor, weight_scales: torch.Tensor, out: torch.Tensor) -> None:
+    """What few tokens went through before: two launches, sums split over programs."""
+    from dsv4_kernels.block_fp8_gemm.triton_op import _many
+    from dsv4_kernels.norm_quant.triton_op import quant
+    from dsv4_kernels.workspace import workspace
+
+    codes = workspace("small.codes", tuple(x.shape), torch.float8_e4m3fn, x.device)
+    scales = workspace("small.scales", (x.shape[0], x.shape[1] // 128), torch.uint8, x.device)
+    quant(x, codes, scales)
+    _many(codes, scales, weight, weight_scales, out)
+
+
+def _moe(model: str, tokens: int) -> Point:
+    return Point("moe", "moe_gemm_quant", model, tokens, lambda i: moe._fp4(i, tokens, EXPERTS[model]))
+
+
+def _mhc(model: str, tokens: int, d: int) -> Iterator[Point]:
+    yield Point("mhc", "mhc_pre", model, tokens, lambda i: mhc._pre(i, tokens, d))
+    yield Point("mhc", "mhc_post_pre", model, tokens, lambda i: mhc._post_pre(i, tokens, d))
+
+
+def _few() -> tuple[Config, ...]:
+    vector = (
+        (4, 32, 256), (4, 16, 256), (2, 16, 256), (4, 16, 512), (4, 8, 1024), (2, 8, 1024), (8, 16, 1024), (4, 4, 1024),
+        (4, 4, 2048), (4, 8, 2048), (2, 2, 2048), (4, 4, 4096), (8, 4, 4096), (4, 2, 4096), (8, 4, 8192), (8, 2, 8192),
+    )  # fmt: skip
+    dots = (
+        (4, 1, 32, 256), (4, 1, 64, 256), (4, 1, 16, 512), (4, 1, 16, 1024), (8, 1, 16, 1024), (8, 1, 32, 1024),
+        (4, 1, 32, 1024), (4, 3, 16, 1024), (4, 3, 32, 512), (8, 1, 16, 2048), (8, 2, 16, 2048), (8, 1, 16, 4096),
+    )  # fmt: skip
+    return tuple(config(w, 1, PDL, BLOCK_N=n, BLOCK_K=k, DOT=0) for w, n, k in vector) + tuple(
+        config(w, s, PDL, BLOCK_N=n, BLOCK_K=k, DOT=1) for w, s, n, k in dots
+    )
+
+
+def _down() -> tuple[Config, ...]:
+    sizes = (
+        (4, 8, 8, 8), (4, 4, 8, 8), (2, 4, 8, 8), (2, 8, 8, 8), (4, 16, 8, 8), (4, 4, 16, 8), (4, 2, 16, 8),
+        (4, 4, 64, 1), (4, 4, 64, 2), (2, 2, 64, 2), (4, 2, 64, 4), (4, 1, 64, 8), (8, 2, 64, 8), (8, 4, 64, 4),
+        (4, 4, 128, 1), (4, 2, 128, 2), (4, 1, 128, 4), (8, 1, 128, 8), (4, 8, 32, 2),
+    )  # fmt: skip
+    old = config(4, 1, BLOCK_N=4, BLOCK_G=64, BLOCK_S=1)
+    return (old, *(config(w, 1, PDL, BLOCK_N=n, BLOCK_G=g, BLOCK_S=s) for w, n, g, s in sizes))
+
+
+def _gate_up() -> tuple[Config, ...]:
+    sizes = ((4, 4, 128), (4, 2, 128), (2, 2, 128), (8, 4, 128), (4, 1, 128), (2, 1, 128), (4, 4, 64), (2, 2, 64),
+             (8, 2, 256), (8, 4, 256), (4, 1, 256))  # fmt: skip
+    old = config(4, 1, BLOCK_N=4, BLOCK_G=128)
+    return (old, *(config(w, 1, PDL, BLOCK_N=n, BLOCK_G=g) for w, n, g in sizes))
+
+
+CANDIDATES: Mapping[str, tuple[Config, ...]] = {
+    "block_fp8_few": _few(),
+    "moe_down": _down(),
+    "moe_gate_up": _gate_up(),
+}
+"""By launch table; a table that is not here is tried with its own candidates."""
+
+
+def fits(table: str, candidate: Config, sizes: Mapping[str, int]) -> bool:
+    """Whether a candidate is worth its time: no more than half of its lanes would be idle."""
+    if table == "block_fp8_few":
+        whole = sizes["k"] < 2 * candidate["BLOCK_K"]
+        steps = sizes["k"] > candidate["BLOCK_K"] >= min(1024, sizes["k"] // 2)
+        return (whole or steps) and (bool(candidate["DOT"]) or sizes["tokens"] <= 4)
+    if table == "moe_down":
+        return sizes["groups"] * 2 > candidate["BLOCK_G"] >= min(16, sizes["groups"] // 2)
+    return True
