@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,8 +86,36 @@ def _moe(model: str, tokens: int) -> Point:
 
 
 def _mhc(model: str, tokens: int, d: int) -> Iterator[Point]:
-    yield Point("mhc", "mhc_pre", model, tokens, lambda i: mhc._pre(i, tokens, d))
-    yield Point("mhc", "mhc_post_pre", model, tokens, lambda i: mhc._post_pre(i, tokens, d))
+    before = {"split mix, collapse, norm": _mhc_before}
+    yield Point("mhc", "mhc_pre", model, tokens, lambda i: mhc._normed(i, mhc._pre(i, tokens, d)), before)
+    before = {"split mix, collapse, norm": _mhc_post_pre_before}
+    yield Point("mhc", "mhc_post_pre", model, tokens, lambda i: mhc._normed(i, mhc._post_pre(i, tokens, d)), before)
+
+
+def _mhc_before(**arguments: Any) -> None:
+    """Few tokens as many: three launches."""
+    from dsv4_kernels.mhc_pre_post import triton_op
+
+    with _few_tokens(triton_op, 0):
+        triton_op.mhc_pre(**arguments)
+
+
+def _mhc_post_pre_before(**arguments: Any) -> None:
+    from dsv4_kernels.mhc_pre_post import triton_op
+
+    with _few_tokens(triton_op, 0):
+        triton_op.mhc_post_pre(**arguments)
+
+
+@contextmanager
+def _few_tokens(module: Any, most: int) -> Iterator[None]:
+    """Within the block ``module`` counts ``most`` tokens as few."""
+    held = module.FEW_TOKENS
+    module.FEW_TOKENS = most
+    try:
+        yield
+    finally:
+        module.FEW_TOKENS = held
 
 
 def _few() -> tuple[Config, ...]:

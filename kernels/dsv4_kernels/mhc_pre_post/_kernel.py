@@ -97,8 +97,8 @@ def _column(mixes, at):
 
 @triton.jit
 def _row_norm(a, b, c, d, eps):
-    total = (a + b) + (c + d) + eps
-    return a / total, b / total, c / total, d / total
+    inverse = 1.0 / ((a + b) + (c + d) + eps)
+    return a * inverse, b * inverse, c * inverse, d * inverse
 
 
 @triton.jit

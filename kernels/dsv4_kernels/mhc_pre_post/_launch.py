@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsv4_kernels.launch import LaunchTable, config, row
+from dsv4_kernels.launch import PDL, LaunchTable, config, row
 
 MIX = LaunchTable(
     "mhc_mix",
@@ -59,4 +59,41 @@ COLLAPSE = LaunchTable(
         config(8, BLOCK_T=16, BLOCK_D=256),
         config(4, BLOCK_T=2, BLOCK_D=1024),
     ),
+)
+
+FEW_TOKENS = 16
+"""Up to so many tokens the two tables below serve, and a norm of the collapsed streams is part of the launch."""
+
+MIX_FEW = LaunchTable(
+    "mhc_mix_few",
+    {
+        "nvidia": (
+            row(config(4, 1, PDL, BLOCK_T=1, BLOCK_D=32), tokens=2),
+            row(config(4, 1, PDL, BLOCK_T=4, BLOCK_D=32)),
+        ),
+        "amd": (row(config(2, 1, BLOCK_T=1, BLOCK_D=32), tokens=2), row(config(2, 1, BLOCK_T=4, BLOCK_D=32))),
+    },
+    tuple(
+        config(warps, 1, PDL, BLOCK_T=t, BLOCK_D=d)
+        for warps, t, d in (
+            (4, 1, 32),
+            (2, 1, 32),
+            (8, 1, 32),
+            (4, 1, 64),
+            (8, 1, 64),
+            (4, 2, 32),
+            (4, 4, 32),
+            (8, 4, 32),
+            (4, 4, 64),
+            (8, 4, 64),
+            (4, 8, 32),
+            (8, 8, 64),
+        )
+    ),
+)
+
+COLLAPSE_FEW = LaunchTable(
+    "mhc_collapse_few",
+    {"nvidia": (row(config(8, 1, PDL)),), "amd": (row(config(8)),)},
+    (config(4, 1, PDL), config(8, 1, PDL), config(16, 1, PDL)),
 )

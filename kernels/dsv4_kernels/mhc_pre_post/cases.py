@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dsv4_kernels.mhc_pre_post._launch import COLLAPSE, MIX, SPREAD
+from dsv4_kernels.mhc_pre_post._launch import COLLAPSE, COLLAPSE_FEW, MIX, MIX_FEW, SPREAD
 from dsv4_kernels.mhc_pre_post.reference import (
     mhc_head_reference,
     mhc_post_pre_reference,
@@ -15,6 +15,7 @@ from dsv4_kernels.registry import Arguments, Case, Cost, KernelSpec, Tolerance
 from dsv4_kernels.testing.inputs import Inputs
 
 FLASH, PRO = 4096, 7168
+NOT_NORMED = {"norm": None, "normed": None}
 ARITHMETIC = {"rms_eps": 1e-6, "hc_eps": 1e-6, "iters": 20}
 
 
@@ -35,7 +36,13 @@ def _pre(inputs: Inputs, n: int, d: int, dtype: torch.dtype = torch.bfloat16) ->
         "out": inputs.empty(n, d, dtype=dtype), "post": inputs.empty(n, 4, dtype=torch.float32),
         "comb": inputs.empty(n, 4, 4, dtype=torch.float32),
     }  # fmt: skip
-    return {"x": inputs.normal(n, 4, d, dtype=dtype, scale=2.0), **_weights(inputs, d, 24, 3), **ARITHMETIC, **outputs}
+    return {
+        "x": inputs.normal(n, 4, d, dtype=dtype, scale=2.0),
+        **_weights(inputs, d, 24, 3),
+        **ARITHMETIC,
+        **outputs,
+        **NOT_NORMED,
+    }
 
 
 def _post(inputs: Inputs, n: int, d: int, dtype: torch.dtype = torch.bfloat16) -> Arguments:
@@ -54,7 +61,14 @@ def _post_pre(inputs: Inputs, n: int, d: int, dtype: torch.dtype = torch.bfloat1
         "out": inputs.empty(n, d, dtype=dtype), "new_post": inputs.empty(n, 4, dtype=torch.float32),
         "new_comb": inputs.empty(n, 4, 4, dtype=torch.float32),
     }  # fmt: skip
-    return {**_post(inputs, n, d, dtype), **_weights(inputs, d, 24, 3), **ARITHMETIC, **outputs}
+    return {**_post(inputs, n, d, dtype), **_weights(inputs, d, 24, 3), **ARITHMETIC, **outputs, **NOT_NORMED}
+
+
+def _normed(inputs: Inputs, arguments: Arguments, dtype: torch.dtype = torch.bfloat16) -> Arguments:
+    n, d = arguments["out"].shape
+    return {
+        **arguments, "norm": inputs.normal(d, dtype=dtype) + 1.0, "normed": inputs.empty(n, d, dtype=dtype),
+    }  # fmt: skip
 
 
 def _cost(arguments: Arguments) -> Cost:
@@ -78,14 +92,19 @@ SPECS = (
         (
             Case("flash-1", lambda i: _pre(i, 1, FLASH), small=False, compiled=True, bench=True),
             Case("small-5", lambda i: _pre(i, 5, 448)),
+            Case("small-20", lambda i: _pre(i, 20, 448)),
+            Case("normed-3", lambda i: _normed(i, _pre(i, 3, 448))),
+            Case("normed-20", lambda i: _normed(i, _pre(i, 20, 256))),
+            Case("normed-pro-16", lambda i: _normed(i, _pre(i, 16, PRO)), small=False, compiled=True, bench=True),
+            Case("normed-flash-1", lambda i: _normed(i, _pre(i, 1, FLASH)), small=False, bench=True),
             Case("float32", lambda i: _pre(i, 2, 256, torch.float32)),
             Case("empty", lambda i: _pre(i, 0, 256)),
             Case("pro-300", lambda i: _pre(i, 300, PRO), small=False),
             Case("flash-4096", lambda i: _pre(i, 4096, FLASH), small=False, bench=True),
         ),
         _cost,
-        (MIX, COLLAPSE),
-        outputs=("out", "post", "comb"),
+        (MIX, COLLAPSE, MIX_FEW, COLLAPSE_FEW),
+        outputs=("out", "post", "comb", "normed"),
         tolerance=_TOLERANCE,
     ),
     KernelSpec(
@@ -114,7 +133,7 @@ SPECS = (
             Case("empty", lambda i: _head(i, 0, 256)),
         ),
         _cost,
-        (MIX, COLLAPSE),
+        (MIX, COLLAPSE, MIX_FEW, COLLAPSE_FEW),
         outputs=("out",),
         tolerance=_TOLERANCE,
     ),
@@ -125,13 +144,18 @@ SPECS = (
         (
             Case("flash-1", lambda i: _post_pre(i, 1, FLASH), small=False, compiled=True, bench=True),
             Case("small-5", lambda i: _post_pre(i, 5, 448)),
+            Case("small-20", lambda i: _post_pre(i, 20, 448)),
+            Case("normed-2", lambda i: _normed(i, _post_pre(i, 2, 448))),
+            Case(
+                "normed-flash-1", lambda i: _normed(i, _post_pre(i, 1, FLASH)), small=False, compiled=True, bench=True
+            ),
             Case("empty", lambda i: _post_pre(i, 0, 256)),
             Case("flash-64", lambda i: _post_pre(i, 64, FLASH), small=False, bench=True),
             Case("flash-4096", lambda i: _post_pre(i, 4096, FLASH), small=False, bench=True),
         ),
         _cost,
-        (MIX, COLLAPSE),
-        outputs=("out", "new_post", "new_comb"),
+        (MIX, COLLAPSE, MIX_FEW, COLLAPSE_FEW),
+        outputs=("out", "new_post", "new_comb", "normed"),
         updates=("x",),
         tolerance=_TOLERANCE,
     ),

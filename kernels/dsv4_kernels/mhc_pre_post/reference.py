@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from dsv4_kernels.norm_quant.reference import rms_norm_reference
+
 
 def sinkhorn_reference(logits: torch.Tensor, iters: int, eps: float) -> torch.Tensor:
     """Nearly doubly stochastic ``float32 [T, n, n]`` from ``logits [T, n, n]``.
@@ -38,11 +40,13 @@ def mhc_pre_reference(
     out: torch.Tensor,
     post: torch.Tensor,
     comb: torch.Tensor,
+    norm: torch.Tensor | None = None,
+    normed: torch.Tensor | None = None,
 ) -> None:
     """Collapse the streams ``x [T, n, D]`` to one sublayer input ``out [T, D]``; keep the mixes for ``mhc_post``.
 
     ``fn``: float32 ``[n * (2 + n), n * D]``, ``base``: ``[n * (2 + n)]``, ``scale``: ``[3]``; ``post [T, n]`` and
-    ``comb [T, n, n]`` are float32 outputs.
+    ``comb [T, n, n]`` are float32 outputs. With ``norm [D]``, ``normed [T, D]`` is the RMSNorm of ``out``.
     """
     n = x.shape[1]
     m = _mix(x, fn, rms_eps)
@@ -51,6 +55,8 @@ def mhc_pre_reference(
     logits = (m[:, 2 * n :] * scale[2] + base[2 * n :]).view(-1, n, n)
     comb.copy_(sinkhorn_reference(logits, iters, hc_eps))
     out.copy_((pre.unsqueeze(-1) * x.float()).sum(1))
+    if normed is not None:
+        rms_norm_reference(out, norm, rms_eps, normed)
 
 
 def mhc_post_reference(y: torch.Tensor, post: torch.Tensor, comb: torch.Tensor, x: torch.Tensor) -> None:
@@ -92,6 +98,8 @@ def mhc_post_pre_reference(
     out: torch.Tensor,
     new_post: torch.Tensor,
     new_comb: torch.Tensor,
+    norm: torch.Tensor | None = None,
+    normed: torch.Tensor | None = None,
 ) -> None:
     """:func:`mhc_post_reference` of one sublayer, then :func:`mhc_pre_reference` of the next.
 
@@ -99,5 +107,6 @@ def mhc_post_pre_reference(
     """
     mhc_post_reference(y, post, comb, x)
     mhc_pre_reference(
-        x, fn, base, scale, rms_eps=rms_eps, hc_eps=hc_eps, iters=iters, out=out, post=new_post, comb=new_comb
-    )
+        x, fn, base, scale, rms_eps=rms_eps, hc_eps=hc_eps, iters=iters, out=out, post=new_post, comb=new_comb,
+        norm=norm, normed=normed,
+    )  # fmt: skip

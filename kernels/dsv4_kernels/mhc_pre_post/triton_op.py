@@ -6,9 +6,11 @@ import torch
 import triton
 
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
-from dsv4_kernels.launch import launch
+from dsv4_kernels.launch import launch, overlaps
+from dsv4_kernels.mhc_pre_post._few import _collapse_few_kernel, _mix_few_kernel
 from dsv4_kernels.mhc_pre_post._kernel import _collapse_kernel, _mix_kernel
-from dsv4_kernels.mhc_pre_post._launch import COLLAPSE, MIX, SPREAD
+from dsv4_kernels.mhc_pre_post._launch import COLLAPSE, COLLAPSE_FEW, FEW_TOKENS, MIX, MIX_FEW, SPREAD
+from dsv4_kernels.norm_quant.triton_op import rms_norm
 from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace
 
@@ -28,11 +30,13 @@ def mhc_pre(
     out: torch.Tensor,
     post: torch.Tensor,
     comb: torch.Tensor,
+    norm: torch.Tensor | None = None,
+    normed: torch.Tensor | None = None,
 ) -> None:
     """See :func:`dsv4_kernels.mhc_pre_post.mhc_pre_reference`; four streams."""
     _check_mixes(x, fn, PRE_MIXES)
     mixed = _mix(x, fn, PRE_MIXES, None, None, None)
-    _collapse(x, base, scale, out, post, comb, mixed, rms_eps, hc_eps, iters)
+    _collapse(x, base, scale, out, post, comb, mixed, rms_eps, hc_eps, iters, norm, normed)
 
 
 def mhc_post(y: torch.Tensor, post: torch.Tensor, comb: torch.Tensor, x: torch.Tensor) -> None:
@@ -72,12 +76,14 @@ def mhc_post_pre(
     out: torch.Tensor,
     new_post: torch.Tensor,
     new_comb: torch.Tensor,
+    norm: torch.Tensor | None = None,
+    normed: torch.Tensor | None = None,
 ) -> None:
     """See :func:`dsv4_kernels.mhc_pre_post.mhc_post_pre_reference`; the new mixes may be the old tensors."""
     _check_post(y, post, comb, x)
     _check_mixes(x, fn, PRE_MIXES)
     mixed = _mix(x, fn, PRE_MIXES, y, post, comb)
-    _collapse(x, base, scale, out, new_post, new_comb, mixed, rms_eps, hc_eps, iters)
+    _collapse(x, base, scale, out, new_post, new_comb, mixed, rms_eps, hc_eps, iters, norm, normed, early=False)
 
 
 def _check_mixes(x: torch.Tensor, fn: torch.Tensor, mixes: int) -> None:
@@ -108,6 +114,8 @@ def _mix(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Partial mixes ``[splits, T, 32]`` and sums of squares ``[splits, T]``."""
     tokens, _, d = x.shape
+    if fn is not None and tokens <= FEW_TOKENS:
+        return _mix_few(x, fn, mixes, y, post, comb)
     chosen = (MIX if mixes else SPREAD).choose(target_of(x.device), tokens=tokens)
     step = chosen["BLOCK_D"]
     width = triton.cdiv(triton.cdiv(d, chosen["SPLITS"]), step) * step
@@ -130,6 +138,33 @@ def _mix(
     return partial, squares
 
 
+def _mix_few(
+    x: torch.Tensor,
+    fn: torch.Tensor,
+    mixes: int,
+    y: torch.Tensor | None,
+    post: torch.Tensor | None,
+    comb: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As :func:`_mix`."""
+    tokens, _, d = x.shape
+    chosen = MIX_FEW.choose(target_of(x.device), tokens=tokens)
+    splits = triton.cdiv(d, chosen["BLOCK_D"])
+    partial = workspace("mhc_mix", (splits, tokens, 32), torch.float32, x.device)
+    squares = workspace("mhc_squares", (splits, tokens), torch.float32, x.device)
+    launch(
+        _mix_few_kernel,
+        (splits, triton.cdiv(tokens, chosen["BLOCK_T"])),
+        {
+            "x_ptr": x, "y_ptr": y, "post_ptr": post, "comb_ptr": comb, "fn_ptr": fn,
+            "partial_ptr": partial, "squares_ptr": squares, "n_tokens": tokens, "d": d,
+        },
+        {"SPREAD": y is not None, "MIXES": mixes, "PDL": overlaps(x)},
+        chosen,
+    )  # fmt: skip
+    return partial, squares
+
+
 def _collapse(
     x: torch.Tensor,
     base: torch.Tensor,
@@ -141,10 +176,23 @@ def _collapse(
     rms_eps: float,
     hc_eps: float,
     iters: int,
+    norm: torch.Tensor | None = None,
+    normed: torch.Tensor | None = None,
+    *,
+    early: bool = True,
 ) -> None:
+    """``early``: the launch before this one only read the streams."""
     tokens, _, d = x.shape
     require_shape("out", out, tokens, d)
     require_unit_stride("out", out)
+    require((norm is None) == (normed is None), "norm and normed go together")
+    if norm is not None and normed is not None:
+        require_shape("norm", norm, d)
+        require_shape("normed", normed, tokens, d)
+        require_unit_stride("normed", normed)
+    if tokens <= FEW_TOKENS:
+        _collapse_few(x, base, scale, out, post, comb, mixed, rms_eps, hc_eps, iters, norm, normed, early)
+        return
     chosen = COLLAPSE.choose(target_of(x.device), tokens=tokens)
     partial, squares = mixed
     tiles = triton.cdiv(d, chosen["BLOCK_D"]) + (comb is not None)
@@ -158,4 +206,40 @@ def _collapse(
         },
         {"COMB": comb is not None, "ITERS": iters, "SPLITS_PAD": triton.next_power_of_2(partial.shape[0])},
         chosen,
+    )  # fmt: skip
+    if normed is not None:
+        rms_norm(out, norm, rms_eps, normed)
+
+
+def _collapse_few(
+    x: torch.Tensor,
+    base: torch.Tensor,
+    scale: torch.Tensor,
+    out: torch.Tensor,
+    post: torch.Tensor | None,
+    comb: torch.Tensor | None,
+    mixed: tuple[torch.Tensor, torch.Tensor],
+    rms_eps: float,
+    hc_eps: float,
+    iters: int,
+    norm: torch.Tensor | None,
+    normed: torch.Tensor | None,
+    early: bool,
+) -> None:
+    tokens, _, d = x.shape
+    partial, squares = mixed
+    launch(
+        _collapse_few_kernel,
+        (1 + (comb is not None), tokens),
+        {
+            "x_ptr": x, "partial_ptr": partial, "squares_ptr": squares, "base_ptr": base, "scale_ptr": scale,
+            "out_ptr": out, "post_ptr": post, "comb_ptr": comb, "norm_ptr": norm, "normed_ptr": normed,
+            "n_tokens": tokens, "d": d, "splits": partial.shape[0], "out_stride": out.stride(0),
+            "normed_stride": 0 if normed is None else normed.stride(0), "rms_eps": rms_eps, "hc_eps": hc_eps,
+        },
+        {
+            "COMB": comb is not None, "ITERS": iters, "NORM": normed is not None, "EARLY": early, "PDL": overlaps(x),
+            "SPLITS_PAD": triton.next_power_of_2(partial.shape[0]), "BLOCK_D": triton.next_power_of_2(d),
+        },
+        COLLAPSE_FEW.choose(target_of(x.device), tokens=tokens),
     )  # fmt: skip
