@@ -139,6 +139,7 @@ class GraphCache:
                 work = partial(streams.issue, compiled, arena, events, captured.kept)
                 captured.graph, grown = api.capture(streams.stream("main"), self._pool, work)
         except Exception as error:
+            self._pool = streams.api.pool()  # torch's allocator cannot leave a capture that broke: not this pool again
             notes = " ".join(getattr(error, "__notes__", ()))
             raise EngineError(
                 f"{program.mode} of {program.tokens} tokens under plan {program.plan} cannot be captured"
