@@ -32,9 +32,9 @@ Work = Callable[[NDArray[np.float32]], object]
 
 @dataclass(frozen=True, slots=True)
 class CpuProbe:
-    """``handoff_us``: from a released lock to the thread that waited for it. ``slowdown``: time of a memory-bound
-    reading beside another one, over its time alone (1 to 2). ``compute_slowdown``: the same of arithmetic in cache,
-    above 1 where two cores of a virtual machine are two threads of one.
+    """``handoff_us``: from a released lock to the thread that waited for it and slept. ``slowdown``: time of a
+    memory-bound reading beside another one, over its time alone (1 to 2). ``compute_slowdown``: the same of arithmetic
+    in cache, above 1 where two cores of a virtual machine are two threads of one.
     """
 
     handoff_us: float
@@ -47,7 +47,7 @@ def probe_cpu(repeats: int = 15) -> CpuProbe:
     memory = partial(_arrays, CHUNK, CHUNKS)
     cache = partial(_arrays, CACHED, CHUNKS)
     return CpuProbe(
-        handoff_us(40 * repeats), corun_slowdown(memory, np.max, repeats), corun_slowdown(cache, np.sin, repeats)
+        handoff_us(4 * repeats), corun_slowdown(memory, np.max, repeats), corun_slowdown(cache, np.sin, repeats)
     )
 
 
@@ -60,27 +60,33 @@ def low(times: list[float]) -> float:
     return float(np.quantile(times, 0.25))
 
 
-def handoff_us(turns: int = 400) -> float:
-    """One way of a ping-pong between two threads, in microseconds."""
+def handoff_us(turns: int = 60) -> float:
+    """From a released lock to the thread that waited for it, in microseconds, as queue threads meet it: the one that
+    waits has slept for about a millisecond, and the one that releases goes on working.
+    """
     ping, pong = allocate_lock(), allocate_lock()
     ping.acquire()
     pong.acquire()
+    woken: list[int] = []
 
     def answer() -> None:
         for _ in range(turns):
             ping.acquire()
+            woken.append(time.perf_counter_ns())
             pong.release()
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
-    times = []
+    arrays = _arrays(CHUNK, 2)
+    released = []
     for _ in range(turns):
-        begun = time.perf_counter_ns()
+        np.max(arrays[0])
+        released.append(time.perf_counter_ns())
         ping.release()
+        np.max(arrays[1])
         pong.acquire()
-        times.append((time.perf_counter_ns() - begun) / 2e3)
     thread.join()
-    return low(times)
+    return low([(to - begun) / 1e3 for begun, to in zip(released, woken, strict=True)])
 
 
 def corun_slowdown(make: Callable[[], list[NDArray[np.float32]]], work: Work, repeats: int = 15) -> float:

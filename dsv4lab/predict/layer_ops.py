@@ -87,7 +87,9 @@ def _attention(c: ModelConfig, kind: LayerKind, shape: StepShape) -> Iterator[Li
 
 
 def _compressor(c: ModelConfig, shape: StepShape, name: str, width: int, target: str) -> Iterator[ListedOp]:
-    """Replicated on every rank. As the engine runs it: the input is cast by a kernel of its own, weights are fp32."""
+    """Replicated on every rank. The input is cast by a kernel of its own, weights are fp32: as the engine ran it before
+    it had a bf16 product, and as the seed's profile asks for (docs/queue-model.md).
+    """
     product = linear(shape, c.hidden_size, width, 4, "fp32")
     yield ListedOp(f"{name}.gemm", (small(shape, 1.5 * c.hidden_size), product), ("attn.in",), (name,))
     store = Kernel(shape.tokens * width * 4 * 10, 0.0, shape.tokens)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from dsv4lab.config.model import LayerKind
 from dsv4lab.config.presets import preset
+from dsv4lab.overlap.plan import SIDE_GEMM
 from dsv4lab.predict.layer_ops import StepShape, kind_ops
 from dsv4lab.timeline.timeline import Timeline
 
@@ -41,6 +42,9 @@ _OTHER_MODELS: tuple[tuple[str, str], ...] = (
 )
 """Ops that any decoder has, so that a baseline of another model can be asked by name too."""
 
+ENGINE_ONLY = (SIDE_GEMM, "indexer.weights_gemm")
+"""Ops of the engine that the cost model counts within others."""
+
 _COMPILED = tuple((re.compile(pattern, re.IGNORECASE), op) for pattern, op in (*_PATTERNS, *_OTHER_MODELS))
 _GEMM = re.compile(r"Cijk_|gemm|gemv|nvjet|cutlass|wvSplitK|hipblaslt|matmul", re.IGNORECASE)
 _NUMBER = re.compile(r"\.\d+$")
@@ -53,7 +57,7 @@ def own_names() -> frozenset[str]:
     ops = [
         op for kind in (LayerKind.CSA, LayerKind.HCA) for op in kind_ops(preset("pro"), kind, StepShape(1, 1, 1024, 8))
     ]
-    return frozenset(n for op in ops for n in (op.name, *(p.name for p in op.parts)))
+    return frozenset({*ENGINE_ONLY, *(n for op in ops for n in (op.name, *(p.name for p in op.parts)))})
 
 
 def recognise(timeline: Timeline, rows: Sequence[int]) -> list[str]:

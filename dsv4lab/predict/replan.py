@@ -74,7 +74,8 @@ def replan(base: Profiled, plan: OverlapPlan, cores: int, probe: CpuProbe) -> Wo
     ops = [part for op, us in zip(base.program.ops, base.us, strict=True) for part in _placed(op, us, plan, base)]
     streams = [stream for _, _, stream in ops]
     deps = hazards([(op.reads, op.writes) for op, _, _ in ops])
-    share = Cost(0.0, 0.0, bandwidth=probe.slowdown / 2, compute=min(1.0, probe.compute_slowdown / cores))
+    compute = min(1.0, probe.compute_slowdown / cores)
+    share = Cost(0.0, 0.0, bandwidth=probe.slowdown / 2, compute=compute, blocks=1, footprint=1.0)
     return Workload(
         names=tuple(op.name for op, _, _ in ops),
         layers=tuple(op.layer for op, _, _ in ops),

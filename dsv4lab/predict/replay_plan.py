@@ -14,6 +14,7 @@ from dsv4lab.overlap.scoreboard import cross_stream_waits, hazards
 from dsv4lab.predict.kernel_rows import Replays
 from dsv4lab.predict.layer_ops import StepShape, kind_ops
 from dsv4lab.predict.op_kernels import op_kernels
+from dsv4lab.predict.recognise import ENGINE_ONLY
 from dsv4lab.predict.replan import SPLITS, split_op
 from dsv4lab.predict.whatif import Answer
 from dsv4lab.queues.costs import Machine, with_values
@@ -127,6 +128,8 @@ def step_bytes(program: StreamProgram, model: ModelConfig, shape: StepShape, gat
         }
         sizes = {name: float(model.hidden_size * width * gate_bytes) for name, width in columns.items()}
         known |= {(kind.label, name): size for name, size in (*sizes.items(), (SIDE_GEMM, sum(sizes.values())))}
+    if {op.name for op in program.ops} & set(ENGINE_ONLY):  # then what is called indexer.weights is a scale alone
+        known = {key: size for key, size in known.items() if key[1] != "indexer.weights"}
     return [known.get((kinds.get(op.layer, ""), op.name), 0.0) for op in program.ops]
 
 

@@ -67,12 +67,15 @@ class Simulation:
         self.pipes = max(1, int(machine["pipes"])) if machine["poll_scope_pipe"] else 1
         self.blocked, self.waiting = [0] * self.pipes, 0
         sharing = Sharing(machine["corun_loss"], machine["latency_load"], max(1, int(machine["cus"])))
-        self.running = Running(self.costs, sharing)
+        self.running = Running(self.costs, sharing, cores=machine.runtime.run_to_block)
         self.spacing, self.last_start = machine["dispatch_us"] * 1e3, -NEVER
         queues = len(packets.rings)
         self.position, self.pending = [0] * queues, [0] * queues
         self.visible = [0.0] * queues
         self.outstanding, self.stalled = [0] * queues, [False] * queues
+        self.keeps, self.ticket, self.tickets = machine.runtime.run_to_block, list(range(queues)), queues
+        others = max(1, sharing.cus - 1)
+        self.core = [0 if q == 0 else (1 + (q - 1) % others) % sharing.cus for q in range(queues)]
         self.waiters: dict[int, list[int]] = {}
         self.heap: list[tuple[float, int, int, int]] = []
         self.sequence = 0
@@ -107,11 +110,18 @@ class Simulation:
             woken.append(heappop(heap)[3])
         for one in woken:
             self.blocked[one % self.pipes] -= 1
+            if now > self.times.head[self.rings[one][self.position[one]]]:
+                self._take_ticket(one)
         self.waiting -= len(woken)
         self.settled = len(woken) == 1
         for one in woken:
             self._dispatch(one, now)
         self.settled = True
+
+    def _take_ticket(self, q: int) -> None:
+        """Queue ``q`` stands behind all others that want room for workgroups."""
+        self.ticket[q] = self.tickets
+        self.tickets += 1
 
     def _push(self, when: float, what: int, q: int) -> None:
         self.sequence += 1
@@ -210,7 +220,9 @@ class Simulation:
         i = ring[self.position[q]]
         self._advance(now)
         self.times.start[i] = now
-        self.running.add(i, self.kind[i], self._work(i, now))
+        if not self.keeps:
+            self._take_ticket(q)
+        self.running.add(i, self.kind[i], self._work(i, now), self.ticket[q], self.core[q])
         self.outstanding[q] += 1
         self.position[q] += 1
         if self.position[q] < len(ring):

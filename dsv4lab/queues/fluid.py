@@ -37,13 +37,19 @@ def fair_parts(demands: Sequence[float], capacity: float = 1.0) -> list[float]:
     return parts
 
 
-def corun_rates(costs: Sequence[Cost], sharing: Sharing, more: Sequence[bool] = ()) -> tuple[float, ...]:
+def corun_rates(
+    costs: Sequence[Cost], sharing: Sharing, more: Sequence[bool] = (), cores: Sequence[int] = ()
+) -> tuple[float, ...]:
     """The rate of each kernel while exactly these run, in order of start, 0 to 1.
 
-    ``more[i]``: kernel ``i`` has workgroups to start beyond those that run now; empty: none has.
+    ``more[i]``: kernel ``i`` has workgroups to start beyond those that run now; empty: none has. ``cores[i]``: the core
+    that it has to run on, one at a time; empty: anywhere.
     """
-    known = all(cost.blocks for cost in costs)
-    fits = room(costs, more or (False,) * len(costs), sharing.cus) if known else (1.0,) * len(costs)
+    known = bool(cores) or all(cost.blocks for cost in costs)
+    if cores:
+        fits = tuple(float(core not in cores[:i]) for i, core in enumerate(cores))
+    else:
+        fits = room(costs, more or (False,) * len(costs), sharing.cus) if known else (1.0,) * len(costs)
     if len(costs) < 2:
         return fits
     touched = sum(cost.occupancy * fit for cost, fit in zip(costs, fits, strict=True))

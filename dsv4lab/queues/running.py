@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence
 
 from dsv4lab.queues.fluid import Sharing, corun_rates
@@ -13,13 +14,13 @@ ALONE = (1.0,)
 
 
 class Running:
-    """Kernels that have started and not ended, in order of start. Times are nanoseconds.
+    """Kernels that have started and not ended, in the order in which they get room. Times are nanoseconds.
 
     ``left``: what is left of each, alone; ``rates``: how fast it goes now. A kernel of several waves has a ``mark``:
     what is left of it when its last wave begins, 0 from then on.
     """
 
-    def __init__(self, costs: Sequence[Cost], sharing: Sharing) -> None:
+    def __init__(self, costs: Sequence[Cost], sharing: Sharing, *, cores: bool = False) -> None:
         self.now = 0.0
         self.ids: list[int] = []
         self.left: list[float] = []
@@ -28,15 +29,24 @@ class Running:
         self._sharing = sharing
         self._kinds: list[int] = []
         self._marks: list[float] = []
+        self._tickets: list[int] = []
+        self._cores: list[int] | None = [] if cores else None
         self._last = [1.0 - 1.0 / waves(cost, sharing.cus) for cost in costs]
         self._memo: dict[tuple[int, ...], tuple[float, ...]] = {}
 
-    def add(self, op: int, kind: int, work: float) -> None:
-        """Op ``op``, whose cost is number ``kind``, starts and would take ``work`` alone."""
-        self.ids.append(op)
-        self.left.append(work)
-        self._kinds.append(kind)
-        self._marks.append(work * (1.0 - self._last[kind]) if self._last[kind] else 0.0)
+    def add(self, op: int, kind: int, work: float, ticket: int, core: int = 0) -> None:
+        """Op ``op``, whose cost is number ``kind``, starts and would take ``work`` alone. Low tickets get room first.
+
+        ``core``: where it has to run, if that counts at all.
+        """
+        at = bisect(self._tickets, ticket)
+        self._tickets.insert(at, ticket)
+        self.ids.insert(at, op)
+        self.left.insert(at, work)
+        self._kinds.insert(at, kind)
+        if self._cores is not None:
+            self._cores.insert(at, core)
+        self._marks.insert(at, work * (1.0 - self._last[kind]) if self._last[kind] else 0.0)
         self._rerate()
 
     def remove(self, at: int) -> int:
@@ -44,6 +54,9 @@ class Running:
         self.left.pop(at)
         self._kinds.pop(at)
         self._marks.pop(at)
+        self._tickets.pop(at)
+        if self._cores is not None:
+            self._cores.pop(at)
         op = self.ids.pop(at)
         self._rerate()
         return op
@@ -83,9 +96,10 @@ class Running:
         if len(self.ids) < 2:
             self.rates = ALONE
             return
-        key = tuple(2 * kind + (mark > 0) for kind, mark in zip(self._kinds, self._marks, strict=True))
+        kinds = tuple(2 * kind + (mark > 0) for kind, mark in zip(self._kinds, self._marks, strict=True))
+        key = kinds if self._cores is None else (*kinds, -1, *self._cores)
         rates = self._memo.get(key)
         if rates is None:
-            costs, more = [self._costs[k // 2] for k in key], [bool(k % 2) for k in key]
-            rates = self._memo[key] = corun_rates(costs, self._sharing, more)
+            costs, more = [self._costs[k // 2] for k in kinds], [bool(k % 2) for k in kinds]
+            rates = self._memo[key] = corun_rates(costs, self._sharing, more, self._cores or ())
         self.rates = rates

@@ -21,7 +21,9 @@ class Runtime:
     ``cuda_lanes``, or ``streams`` (a graph keeps the streams it was written with). ``graph_queues``: cap on a graph's
     internal streams. ``torch_pool``: side streams that the PyTorch of that time makes per priority (0: from the queue
     count). ``barrier_elision``: packets of other streams in a ring do not wait for each other (rocm-systems#9895).
-    ``barrier_signals``: signals to a barrier packet. ``sources`` holds ``(status, source)`` by field.
+    ``barrier_signals``: signals to a barrier packet. ``run_to_block``: a queue is a thread of one core (the first has
+    one to itself) and keeps it until it has to wait; others of that core queue up. ``sources`` holds
+    ``(status, source)`` by field.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Runtime:
     torch_pool: int = 0
     barrier_elision: bool = False
     barrier_signals: int = 5
+    run_to_block: bool = False
 
     def facts(self) -> list[dict[str, Any]]:
         """The fields with their status and source, as plain rows."""
@@ -161,7 +164,11 @@ RUNTIMES: dict[str, Runtime] = {
             device_signals=True,
             graph="streams",
             barrier_signals=1 << 20,
-            sources=_sources(policy=("known", "dsv4lab.overlap.streams_cpu")),
+            run_to_block=True,
+            sources=_sources(
+                policy=("known", "dsv4lab.overlap.streams_cpu"),
+                run_to_block=("assumed", "ops are shorter than a time slice, and than what it takes to move a thread"),
+            ),
         ),
     )
 }

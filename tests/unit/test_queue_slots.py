@@ -82,6 +82,19 @@ def test_starts_are_spaced() -> None:
     assert run.times.start == pytest.approx([0, 500, 1000])
 
 
+def test_threads_keep_their_core_until_they_wait() -> None:
+    """The first has a core to itself; the others share the second, and whoever has it goes on with its next op."""
+    work = Workload(
+        names=("m", "a1", "a2", "b", "c"), layers=(-1,) * 5, streams=("main", "side0", "side0", "side1", "main"),
+        waits=((), (), (), (), (3,)), costs=(Cost(10.0, blocks=1),) * 5, kinds=("kernel",) * 5, steps=(0,) * 5,
+    )  # fmt: skip
+    free = {"gap_us": 0.0, "graph_us": 0.0, "signal_device_us": 0.0, "graph_submit_us": 0.0}
+    run = simulate(work, machine("cpu", hw_queues=4, changes={**free, "cus": 2.0}))
+    assert run.times.end == pytest.approx([10e3, 10e3, 20e3, 30e3, 40e3])
+    more = simulate(work, machine("cpu", hw_queues=4, changes={**free, "cus": 3.0}))
+    assert more.times.end == pytest.approx([10e3, 10e3, 20e3, 10e3, 20e3])
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 2000), st.floats(0.01, 1.0), st.floats(0, 1)), min_size=2, max_size=5),
     st.floats(0, 1),
