@@ -61,6 +61,26 @@ class Ops(Protocol):
         """See ``dsv4_kernels.mhc_pre_post``."""
         ...
 
+    def mhc_post_pre(
+        self,
+        y: Tensor,
+        post: Tensor,
+        comb: Tensor,
+        x: Tensor,
+        fn: Tensor,
+        base: Tensor,
+        scale: Tensor,
+        *,
+        rms_eps: float,
+        hc_eps: float,
+        iters: int,
+        out: Tensor,
+        new_post: Tensor,
+        new_comb: Tensor,
+    ) -> None:
+        """:meth:`mhc_post`, then :meth:`mhc_pre` of the next sublayer; the new mixes may be the old tensors."""
+        ...
+
     def mhc_head(
         self, x: Tensor, fn: Tensor, base: Tensor, scale: Tensor, *, rms_eps: float, hc_eps: float, out: Tensor
     ) -> None:

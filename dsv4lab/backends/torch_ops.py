@@ -12,7 +12,7 @@ from dsv4_kernels.index_score import index_score_reference
 from dsv4_kernels.index_streams.cpu import csa_stream_cpu
 from dsv4_kernels.index_topk.cpu import index_select_cpu, index_topk_cpu
 from dsv4_kernels.inverse_rope.cpu import rope_table_cpu, rotate_cpu
-from dsv4_kernels.mhc_pre_post.cpu import mhc_head_cpu, mhc_post_cpu, mhc_pre_cpu
+from dsv4_kernels.mhc_pre_post.cpu import mhc_head_cpu, mhc_post_cpu, mhc_post_pre_cpu, mhc_pre_cpu
 from dsv4_kernels.moe_gemm import moe_gemm_quant_reference
 from dsv4_kernels.moe_gemm.cpu import mlp_cpu, moe_gemm_cpu
 from dsv4_kernels.moe_route.cpu import moe_route_cpu
@@ -33,6 +33,7 @@ class TorchOps:
     rms_norm: Callable[..., None] = staticmethod(rms_norm_cpu)
     mhc_pre: Callable[..., None] = staticmethod(mhc_pre_cpu)
     mhc_post: Callable[..., None] = staticmethod(mhc_post_cpu)
+    mhc_post_pre: Callable[..., None] = staticmethod(mhc_post_pre_cpu)
     mhc_head: Callable[..., None] = staticmethod(mhc_head_cpu)
     ring_store: Callable[..., None] = staticmethod(ring_store_reference)
     compress: Callable[..., None] = staticmethod(compress_cpu)

@@ -9,7 +9,6 @@ from functools import cache
 from typing import Any
 
 import torch
-from dsv4_kernels.formats import FP8_GROUP
 from dsv4_kernels.hadamard import hadamard
 from dsv4_kernels.weights import Fp8Weight, Weight, quantised
 
@@ -24,6 +23,7 @@ KERNELS = {
     "rms_norm": "norm_quant.triton_op:rms_norm",
     "mhc_pre": "mhc_pre_post.triton_op:mhc_pre",
     "mhc_post": "mhc_pre_post.triton_op:mhc_post",
+    "mhc_post_pre": "mhc_pre_post.triton_op:mhc_post_pre",
     "mhc_head": "mhc_pre_post.triton_op:mhc_head",
     "q_norm_rope": "qk_norm_rope_store.triton_op:q_norm_rope",
     "kv_norm_rope": "qk_norm_rope_store.triton_op:kv_norm_rope",
@@ -43,7 +43,7 @@ KERNELS = {
     "quant": "norm_quant.triton_op:quant",
     "bf16_gemm": "bf16_gemm.triton_op:bf16_gemm",
     "rope_table": "inverse_rope.triton_op:rope_table",
-    "block_fp8_gemm": "block_fp8_gemm.triton_op:block_fp8_gemm",
+    "block_fp8_gemm_quant": "block_fp8_gemm.triton_op:block_fp8_gemm_quant",
     "swiglu": "swiglu.triton_op:swiglu_rows",
 }
 """Op to the wrapper that implements it, below ``dsv4_kernels``."""
@@ -73,6 +73,7 @@ class TritonOps:
         self.rms_norm: Callable[..., None] = kernel("rms_norm")
         self.mhc_pre: Callable[..., None] = kernel("mhc_pre")
         self.mhc_post: Callable[..., None] = kernel("mhc_post")
+        self.mhc_post_pre: Callable[..., None] = kernel("mhc_post_pre")
         self.mhc_head: Callable[..., None] = kernel("mhc_head")
         self.ring_store: Callable[..., None] = kernel("ring_store")
         self.compress: Callable[..., None] = kernel("compress")
@@ -90,10 +91,7 @@ class TritonOps:
             return
         if not isinstance(weight, Fp8Weight):
             raise UnavailableError("the triton backend multiplies by fp4 weights in experts only")
-        codes = torch.empty(x.shape, dtype=torch.float8_e4m3fn, device=x.device)
-        scales = torch.empty(x.shape[0], x.shape[1] // FP8_GROUP, dtype=torch.uint8, device=x.device)
-        kernel("quant")(x, codes, scales)
-        kernel("block_fp8_gemm")(codes, scales, weight.codes, weight.scales, out)
+        kernel("block_fp8_gemm_quant")(x, weight.codes, weight.scales, out)
 
     def rows_alike(self, tokens: int, weight: Weight) -> bool:
         """See :meth:`Ops.rows_alike`: our own products of few tokens are made row by row."""

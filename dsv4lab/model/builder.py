@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -89,7 +89,7 @@ class OpListBuilder:
         self.list: list[Op] = []
         self._layer = -1
         self._kind = ""
-        self._pending: Op | None = None
+        self._pending: tuple[Op, torch.Tensor] | None = None
 
     def reading(self, inputs: StepInputs) -> OpListBuilder:
         """An empty builder like this one, whose ops read ``inputs``."""
@@ -123,20 +123,24 @@ class OpListBuilder:
         self.flush()
         self.list.append(op)
 
-    def defer(self, op: Op) -> None:
-        """Hold ``op`` back, to be fused with the op that :meth:`add_fused` brings next."""
+    def defer(self, op: Op, operand: torch.Tensor) -> None:
+        """Hold ``op`` back, to be fused with the op that :meth:`add_fused` brings next, which may need ``operand``."""
         self.flush()
-        self._pending = op
+        self._pending = op, operand
 
-    def add_fused(self, name: str, op: Op) -> None:
-        """Append ``op``, fused under ``name`` with the pending op if there is one."""
+    def add_fused(self, name: str, op: Op, whole: Callable[[torch.Tensor], OpFunction]) -> None:
+        """Append ``op``; if one is pending, both as one op ``name`` that runs ``whole`` of the pending operand."""
         pending, self._pending = self._pending, None
-        self.list.append(op if pending is None else fuse(name, in_order(pending, op), (pending, op)))
+        if pending is None:
+            self.list.append(op)
+            return
+        first, operand = pending
+        self.list.append(fuse(name, whole(operand), (first, op)))
 
     def flush(self) -> None:
         """Append the pending op as it is."""
         if self._pending is not None:
-            self.list.append(self._pending)
+            self.list.append(self._pending[0])
             self._pending = None
 
 

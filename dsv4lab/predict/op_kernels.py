@@ -21,14 +21,15 @@ LETTERS = {
     "_swiglu_kernel": "s", "_gate_up_kernel": "u", "_down_kernel": "d", "_compress_kernel": "C",
     "_compress_finish_kernel": "F", "_ring_store_kernel": "R", "_index_score_kernel": "I",
     "_index_topk_kernel": "T", "_csa_stream_kernel": "S", "_bf16_gemv_kernel": "b", "_bf16_gemm_kernel": "b",
-    "_rope_table_kernel": "p",
+    "_rope_table_kernel": "p", "_few_vector_kernel": "g", "_few_dot_kernel": "g", "_mix_few_kernel": "m",
+    "_collapse_few_kernel": "c",
 }  # fmt: skip
 """The project's own kernels; every other one is :data:`OTHER`."""
 
 _LINEAR = ("(?:z?gr?|br?|x+)",)
 PATTERNS: dict[str, tuple[str, ...]] = {
     "embed": ("x+?",), "rope_table": ("(?:p+|x+)",), "head.rows": ("x+",), "lm_head": _LINEAR,
-    "mhc_pre": ("m", "c"), "mhc_post_pre": ("m", "m", "c"), "mhc_post": ("m",), "mhc_head": ("m", "c"),
+    "mhc_pre": ("m", "c"), "mhc_post_pre": ("m", "m?", "c"), "mhc_post": ("m",), "mhc_head": ("m", "c"),
     "attn_norm": ("n",), "ffn_norm": ("n",), "head.norm": ("n",), "q_norm": ("n",),
     "qkv_a": _LINEAR, "q_b": _LINEAR, "o_a": _LINEAR, "o_b": _LINEAR,
     "qk_norm_rope_store": ("kk?",), "attention": ("a", "r?"), "inverse_rope": ("t",),

@@ -87,9 +87,11 @@ def _moe(model: str, tokens: int) -> Point:
 
 def _mhc(model: str, tokens: int, d: int) -> Iterator[Point]:
     before = {"split mix, collapse, norm": _mhc_before}
-    yield Point("mhc", "mhc_pre", model, tokens, lambda i: mhc._normed(i, mhc._pre(i, tokens, d)), before)
+    yield Point("mhc", "mhc_pre_norm", model, tokens, lambda i: mhc._normed(i, mhc._pre(i, tokens, d)), before)
     before = {"split mix, collapse, norm": _mhc_post_pre_before}
-    yield Point("mhc", "mhc_post_pre", model, tokens, lambda i: mhc._normed(i, mhc._post_pre(i, tokens, d)), before)
+    yield Point(
+        "mhc", "mhc_post_pre_norm", model, tokens, lambda i: mhc._normed(i, mhc._post_pre(i, tokens, d)), before
+    )
 
 
 def _mhc_before(**arguments: Any) -> None:
@@ -125,10 +127,10 @@ def _few() -> tuple[Config, ...]:
     )  # fmt: skip
     dots = (
         (4, 1, 32, 256), (4, 1, 64, 256), (4, 1, 16, 512), (4, 1, 16, 1024), (8, 1, 16, 1024), (8, 1, 32, 1024),
-        (4, 1, 32, 1024), (4, 3, 16, 1024), (4, 3, 32, 512), (8, 1, 16, 2048), (8, 2, 16, 2048), (8, 1, 16, 4096),
+        (4, 1, 32, 1024), (4, 3, 16, 1024), (4, 3, 32, 512), (8, 1, 16, 2048), (8, 2, 16, 2048),
     )  # fmt: skip
-    return tuple(config(w, 1, PDL, BLOCK_N=n, BLOCK_K=k, DOT=0) for w, n, k in vector) + tuple(
-        config(w, s, PDL, BLOCK_N=n, BLOCK_K=k, DOT=1) for w, s, n, k in dots
+    return tuple(config(w, 1, PDL, BLOCK_N=n, BLOCK_K=k, KIND=0) for w, n, k in vector) + tuple(
+        config(w, s, PDL, BLOCK_N=n, BLOCK_K=k, KIND=1) for w, s, n, k in dots
     )
 
 
@@ -162,7 +164,9 @@ def fits(table: str, candidate: Config, sizes: Mapping[str, int]) -> bool:
     if table == "block_fp8_few":
         whole = sizes["k"] < 2 * candidate["BLOCK_K"]
         steps = sizes["k"] > candidate["BLOCK_K"] >= min(1024, sizes["k"] // 2)
-        return (whole or steps) and (bool(candidate["DOT"]) or sizes["tokens"] <= 4)
+        if candidate["KIND"]:
+            return whole and candidate["BLOCK_K"] >= sizes["k"]
+        return (whole or steps) and sizes["tokens"] <= 4
     if table == "moe_down":
         return sizes["groups"] * 2 > candidate["BLOCK_G"] >= min(16, sizes["groups"] // 2)
     return True

@@ -41,6 +41,8 @@ class AiterOps(TritonOps):
         }
         for op in self.served:
             setattr(self, op, bindings[op])
+        if {"mhc_pre", "mhc_post"} & self.served.keys():
+            self.mhc_post_pre = self._mhc_post_pre
         _log.info("aiter serves %s; Triton the other ops", ", ".join(self.served) or "no op")
 
     def _sparse_decode(
@@ -135,6 +137,13 @@ class AiterOps(TritonOps):
         post.copy_(new_post.view_as(post))
         comb.copy_(new_comb.view_as(comb))
         out.copy_(y)
+
+    def _mhc_post_pre(
+        self, y: Tensor, post: Tensor, comb: Tensor, x: Tensor, *weights: Tensor, new_post: Tensor, new_comb: Tensor,
+        **rest: Any,
+    ) -> None:  # fmt: skip
+        self.mhc_post(y, post, comb, x)
+        self.mhc_pre(x, *weights, post=new_post, comb=new_comb, **rest)
 
     def _mhc_post(self, y: Tensor, post: Tensor, comb: Tensor, x: Tensor) -> None:
         fresh = torch.empty_like(x)

@@ -70,48 +70,37 @@ def _few_vector_kernel(
 def _few_dot_kernel(
     x_ptr, x_scales_ptr, weight_ptr, weight_scales_ptr, out_ptr,
     n_tokens, n, k, x_stride, x_scales_stride, weight_stride, weight_scales_stride, out_stride,
-    QUANT: tl.constexpr, FNUZ: tl.constexpr, PDL: tl.constexpr, ONE: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    QUANT: tl.constexpr, FNUZ: tl.constexpr, PDL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """``out [T, n]`` in tiles of 16 tokens; each block of 128 columns is a product of its own, side by side.
+    """``out [T, n]`` in tiles of 16 tokens, ``k <= BLOCK_K``: the blocks of 128 columns are products side by side.
 
-    Grid: row tiles, token tiles. ``ONE`` as above. The sums of a block are scaled in float32.
+    Grid: row tiles, token tiles. The sums of a block are scaled in float32.
     """
     SIDE: tl.constexpr = BLOCK_K // 128
     token = (tl.program_id(1) * 16 + tl.arange(0, 16)).to(tl.int64)
     row = (tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
     block, col = tl.arange(0, SIDE), tl.arange(0, 128)
-    blocks = k // 128
-    inside = token < n_tokens
-    x_at = x_ptr + token[None, :, None] * x_stride + block[:, None, None] * 128 + col[None, None, :]
+    inside, there = token < n_tokens, block < k // 128
     w_at = weight_ptr + row[None, None, :] * weight_stride + (block[:, None] * 128 + col[None, :])[:, :, None]
-    sw_at = weight_scales_ptr + tl.program_id(0) * BLOCK_N // 128 * weight_scales_stride
-    total = tl.zeros((SIDE, 16, BLOCK_N), tl.float32)
-    if ONE:
-        w = tl.load(w_at, mask=(block < blocks)[:, None, None], other=0)
-        sw = _exponents(sw_at, block, blocks)
+    w = tl.load(w_at, mask=there[:, None, None], other=0)
+    sw = _exponents(weight_scales_ptr + tl.program_id(0) * BLOCK_N // 128 * weight_scales_stride, block, k // 128)
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    for first in range(0, blocks, SIDE):
-        there = first + block < blocks
-        if not ONE:
-            w = tl.load(w_at + first * 128, mask=there[:, None, None], other=0)
-            sw = _exponents(sw_at, first + block, blocks)
-        mask = there[:, None] & inside[None, :]
-        x = tl.load(x_at + first * 128, mask=mask[:, :, None], other=0)
-        if QUANT:
-            wide = x.to(tl.float32)
-            exponent = e8m0_of_amax(tl.max(tl.abs(wide), axis=2))
-            codes = to_e4m3(wide * power_of_e8m0(254 - exponent)[:, :, None])
-            a = _as_fp8(codes.to(tl.uint8, bitcast=True), FNUZ)
-        else:
-            at = x_scales_ptr + token[None, :] * x_scales_stride + (first + block)[:, None]
-            exponent = tl.load(at, mask=mask, other=127).to(tl.int32)
-            a = _as_fp8(x, FNUZ)
-        sums = tl.dot(a, _as_fp8(w, FNUZ))
-        total += sums * power_of_e8m0(exponent)[:, :, None] * power_of_e8m0(sw)[:, None, None]
-    y = tl.sum(total, axis=0)
+    mask = there[:, None] & inside[None, :]
+    x_at = x_ptr + token[None, :, None] * x_stride + block[:, None, None] * 128 + col[None, None, :]
+    x = tl.load(x_at, mask=mask[:, :, None], other=0)
+    if QUANT:
+        wide = x.to(tl.float32)
+        exponent = e8m0_of_amax(tl.max(tl.abs(wide), axis=2))
+        codes = to_e4m3(wide * power_of_e8m0(254 - exponent)[:, :, None])
+        a = _as_fp8(codes.to(tl.uint8, bitcast=True), FNUZ)
+    else:
+        at = x_scales_ptr + token[None, :] * x_scales_stride + block[:, None]
+        exponent = tl.load(at, mask=mask, other=127).to(tl.int32)
+        a = _as_fp8(x, FNUZ)
+    sums = tl.dot(a, _as_fp8(w, FNUZ))
+    y = tl.sum(sums * power_of_e8m0(exponent)[:, :, None] * power_of_e8m0(sw)[:, None, None], axis=0)
     if FNUZ:
         y *= 4.0
     mask = inside[:, None] & (row < n)[None, :]

@@ -33,28 +33,35 @@ BLOCK_FP8_GEMM = LaunchTable(
 )
 
 FEW_TOKENS = 16
-"""Up to so many tokens a program reads whole rows of the weight, and quantises the activations itself if asked."""
+"""Up to so many tokens ``FEW`` says whether a program reads whole rows and quantises the activations itself."""
 
 FEW = LaunchTable(
     "block_fp8_few",
     {
         "nvidia": (
-            row(config(4, 1, PDL, BLOCK_N=32, BLOCK_K=256, DOT=0), tokens=2, k=256),
-            row(config(4, 1, PDL, BLOCK_N=16, BLOCK_K=512, DOT=0), tokens=2, k=512),
-            row(config(4, 1, PDL, BLOCK_N=8, BLOCK_K=1024, DOT=0), tokens=2, k=1024),
-            row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=2048, DOT=0), tokens=2, k=2048),
-            row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=4096, DOT=0), tokens=2),
-            row(config(4, 1, PDL, BLOCK_N=32, BLOCK_K=256, DOT=1), k=256),
-            row(config(4, 1, PDL, BLOCK_N=16, BLOCK_K=1024, DOT=1), k=1024),
-            row(config(4, 3, PDL, BLOCK_N=16, BLOCK_K=1024, DOT=1)),
+            row(config(2, 1, PDL, BLOCK_N=16, BLOCK_K=256, KIND=0), tokens=2, k=256, n=8192),
+            row(config(4, 1, PDL, BLOCK_N=16, BLOCK_K=512, KIND=0), tokens=2, k=512, n=8192),
+            row(config(4, 1, PDL, BLOCK_N=8, BLOCK_K=1024, KIND=0), tokens=2, k=1024, n=8192),
+            row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=1024, KIND=0), tokens=2, k=3072, n=8192),
+            row(config(8, 1, PDL, BLOCK_N=4, BLOCK_K=4096, KIND=0), tokens=2, k=4096, n=2048),
+            row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=2048, KIND=0), tokens=2, k=4096, n=8192),
+            row(config(8, 1, PDL, BLOCK_N=2, BLOCK_K=8192, KIND=0), tokens=2, k=7168, n=1024),
+            row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=1024, KIND=0), tokens=2, k=7168, n=8192),
+            row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=2048, KIND=0), tokens=2, n=8192),
+            row(config(4, 1, PDL, BLOCK_N=32, BLOCK_K=256, KIND=1), k=256, n=8192),
+            row(config(4, 1, PDL, BLOCK_N=16, BLOCK_K=512, KIND=1), k=512, n=8192),
+            row(config(4, 1, PDL, BLOCK_N=32, BLOCK_K=1024, KIND=1), k=1024, n=8192),
+            row(config(4, 1, PDL, BLOCK_N=0, BLOCK_K=0, KIND=2)),
         ),
         "amd": (
-            row(config(4, 1, BLOCK_N=32, BLOCK_K=256, DOT=0), tokens=2, k=256),
-            row(config(4, 1, BLOCK_N=8, BLOCK_K=1024, DOT=0), tokens=2, k=1024),
-            row(config(4, 1, BLOCK_N=4, BLOCK_K=2048, DOT=0), tokens=2),
-            row(config(4, 1, BLOCK_N=32, BLOCK_K=256, DOT=1), k=256),
-            row(config(4, 1, BLOCK_N=16, BLOCK_K=512, DOT=1)),
+            row(config(4, 1, BLOCK_N=32, BLOCK_K=256, KIND=0), tokens=2, k=256, n=8192),
+            row(config(4, 1, BLOCK_N=8, BLOCK_K=1024, KIND=0), tokens=2, k=3072, n=8192),
+            row(config(4, 1, BLOCK_N=4, BLOCK_K=2048, KIND=0), tokens=2, n=8192),
+            row(config(4, 1, BLOCK_N=32, BLOCK_K=256, KIND=1), k=256, n=8192),
+            row(config(4, 1, BLOCK_N=16, BLOCK_K=512, KIND=1), k=512, n=8192),
+            row(config(4, 1, BLOCK_N=0, BLOCK_K=0, KIND=2)),
         ),
     },
 )
-"""``DOT``: with the matrix units, a block of 128 columns beside the other; else products in vector registers."""
+"""``KIND`` 0: products in vector registers; 1: matrix units, all blocks of 128 columns side by side; 2: neither, but
+the quantisation and ``BLOCK_FP8_GEMM``, which an H200 does faster for many rows, and for long ones from 3 tokens on."""

@@ -10,12 +10,14 @@ from dsv4_kernels.block_fp8_gemm._kernel import _block_fp8_gemm_kernel
 from dsv4_kernels.block_fp8_gemm._launch import BLOCK_FP8_GEMM, FEW, FEW_TOKENS
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
 from dsv4_kernels.formats import FP8_GROUP
-from dsv4_kernels.launch import launch, overlaps
+from dsv4_kernels.launch import Config, launch, overlaps
 from dsv4_kernels.norm_quant.triton_op import quant
 from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace, zeroed_workspace
 
 DOT_TOKENS = 16
+DOT, APART = 1, 2
+"""Kinds of ``FEW``."""
 
 
 def block_fp8_gemm(
@@ -29,19 +31,24 @@ def block_fp8_gemm(
     require_dtype("scales", scales, torch.uint8)
     for name, tensor in (("codes", codes), ("scales", scales)):
         require_unit_stride(name, tensor)
-    (_few if tokens <= FEW_TOKENS else _many)(codes, scales, weight, weight_scales, out)
+    chosen = _few_config(codes, weight)
+    if chosen is None:
+        _many(codes, scales, weight, weight_scales, out)
+    else:
+        _few(codes, scales, weight, weight_scales, out, chosen)
 
 
 def block_fp8_gemm_quant(x: torch.Tensor, weight: torch.Tensor, weight_scales: torch.Tensor, out: torch.Tensor) -> None:
     """See :func:`dsv4_kernels.block_fp8_gemm.block_fp8_gemm_quant_reference`; equal to ``quant`` and the product.
 
-    Few tokens are one launch.
+    Few tokens are one launch where ``FEW`` says so.
     """
     tokens, k = x.shape
     _check(weight, weight_scales, out, tokens, k)
     require_unit_stride("x", x)
-    if tokens <= FEW_TOKENS:
-        _few(x, None, weight, weight_scales, out)
+    chosen = _few_config(x, weight)
+    if chosen is not None:
+        _few(x, None, weight, weight_scales, out, chosen)
         return
     codes = workspace("block_fp8_gemm.codes", (tokens, k), torch.float8_e4m3fn, x.device)
     scales = workspace("block_fp8_gemm.scales", (tokens, k // FP8_GROUP), torch.uint8, x.device)
@@ -61,18 +68,28 @@ def _check(weight: torch.Tensor, weight_scales: torch.Tensor, out: torch.Tensor,
         require_unit_stride(name, tensor)
 
 
+def _few_config(x: torch.Tensor, weight: torch.Tensor) -> Config | None:
+    """How a program takes whole rows; None where quantisation and product are better apart."""
+    (tokens, k), n = x.shape, weight.shape[0]
+    if tokens > FEW_TOKENS:
+        return None
+    chosen = FEW.choose(target_of(x.device), tokens=tokens, n=n, k=k)
+    fits = chosen["KIND"] != DOT or chosen["BLOCK_K"] >= k
+    return chosen if fits and chosen["KIND"] != APART else None
+
+
 def _few(
     x: torch.Tensor,
     scales: torch.Tensor | None,
     weight: torch.Tensor,
     weight_scales: torch.Tensor,
     out: torch.Tensor,
+    chosen: Config,
 ) -> None:
     """Codes with ``scales``, or values that the kernel quantises."""
     (tokens, k), n = x.shape, weight.shape[0]
     target = target_of(x.device)
-    chosen = FEW.choose(target, tokens=tokens, n=n, k=k)
-    dot = bool(chosen["DOT"])
+    dot = chosen["KIND"] == DOT
     launch(
         _few_dot_kernel if dot else _few_vector_kernel,
         (triton.cdiv(n, chosen["BLOCK_N"]), triton.cdiv(tokens, DOT_TOKENS) if dot else tokens),
@@ -85,7 +102,7 @@ def _few(
         },
         {
             "QUANT": scales is None, "FNUZ": target.fp8 == "fnuz", "PDL": overlaps(x),
-            "ONE": chosen["BLOCK_K"] >= k,
+            **({} if dot else {"ONE": chosen["BLOCK_K"] >= k}),
         },
         chosen,
     )  # fmt: skip

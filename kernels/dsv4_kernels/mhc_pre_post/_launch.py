@@ -68,8 +68,8 @@ MIX_FEW = LaunchTable(
     "mhc_mix_few",
     {
         "nvidia": (
-            row(config(4, 1, PDL, BLOCK_T=1, BLOCK_D=32), tokens=2),
-            row(config(4, 1, PDL, BLOCK_T=4, BLOCK_D=32)),
+            row(config(8, 1, PDL, BLOCK_T=1, BLOCK_D=64), tokens=2),
+            row(config(2, 1, PDL, BLOCK_T=1, BLOCK_D=32)),
         ),
         "amd": (row(config(2, 1, BLOCK_T=1, BLOCK_D=32), tokens=2), row(config(2, 1, BLOCK_T=4, BLOCK_D=32))),
     },
@@ -94,6 +94,6 @@ MIX_FEW = LaunchTable(
 
 COLLAPSE_FEW = LaunchTable(
     "mhc_collapse_few",
-    {"nvidia": (row(config(8, 1, PDL)),), "amd": (row(config(8)),)},
+    {"nvidia": (row(config(4, 1, PDL)),), "amd": (row(config(8)),)},
     (config(4, 1, PDL), config(8, 1, PDL), config(16, 1, PDL)),
 )

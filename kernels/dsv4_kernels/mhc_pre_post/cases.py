@@ -15,7 +15,6 @@ from dsv4_kernels.registry import Arguments, Case, Cost, KernelSpec, Tolerance
 from dsv4_kernels.testing.inputs import Inputs
 
 FLASH, PRO = 4096, 7168
-NOT_NORMED = {"norm": None, "normed": None}
 ARITHMETIC = {"rms_eps": 1e-6, "hc_eps": 1e-6, "iters": 20}
 
 
@@ -41,7 +40,6 @@ def _pre(inputs: Inputs, n: int, d: int, dtype: torch.dtype = torch.bfloat16) ->
         **_weights(inputs, d, 24, 3),
         **ARITHMETIC,
         **outputs,
-        **NOT_NORMED,
     }
 
 
@@ -61,7 +59,7 @@ def _post_pre(inputs: Inputs, n: int, d: int, dtype: torch.dtype = torch.bfloat1
         "out": inputs.empty(n, d, dtype=dtype), "new_post": inputs.empty(n, 4, dtype=torch.float32),
         "new_comb": inputs.empty(n, 4, 4, dtype=torch.float32),
     }  # fmt: skip
-    return {**_post(inputs, n, d, dtype), **_weights(inputs, d, 24, 3), **ARITHMETIC, **outputs, **NOT_NORMED}
+    return {**_post(inputs, n, d, dtype), **_weights(inputs, d, 24, 3), **ARITHMETIC, **outputs}
 
 
 def _normed(inputs: Inputs, arguments: Arguments, dtype: torch.dtype = torch.bfloat16) -> Arguments:
@@ -93,18 +91,14 @@ SPECS = (
             Case("flash-1", lambda i: _pre(i, 1, FLASH), small=False, compiled=True, bench=True),
             Case("small-5", lambda i: _pre(i, 5, 448)),
             Case("small-20", lambda i: _pre(i, 20, 448)),
-            Case("normed-3", lambda i: _normed(i, _pre(i, 3, 448))),
-            Case("normed-20", lambda i: _normed(i, _pre(i, 20, 256))),
-            Case("normed-pro-16", lambda i: _normed(i, _pre(i, 16, PRO)), small=False, compiled=True, bench=True),
-            Case("normed-flash-1", lambda i: _normed(i, _pre(i, 1, FLASH)), small=False, bench=True),
             Case("float32", lambda i: _pre(i, 2, 256, torch.float32)),
             Case("empty", lambda i: _pre(i, 0, 256)),
-            Case("pro-300", lambda i: _pre(i, 300, PRO), small=False),
+            Case("pro-300", lambda i: _pre(i, 300, PRO), small=False, compiled=True),
             Case("flash-4096", lambda i: _pre(i, 4096, FLASH), small=False, bench=True),
         ),
         _cost,
         (MIX, COLLAPSE, MIX_FEW, COLLAPSE_FEW),
-        outputs=("out", "post", "comb", "normed"),
+        outputs=("out", "post", "comb"),
         tolerance=_TOLERANCE,
     ),
     KernelSpec(
@@ -145,16 +139,41 @@ SPECS = (
             Case("flash-1", lambda i: _post_pre(i, 1, FLASH), small=False, compiled=True, bench=True),
             Case("small-5", lambda i: _post_pre(i, 5, 448)),
             Case("small-20", lambda i: _post_pre(i, 20, 448)),
-            Case("normed-2", lambda i: _normed(i, _post_pre(i, 2, 448))),
-            Case(
-                "normed-flash-1", lambda i: _normed(i, _post_pre(i, 1, FLASH)), small=False, compiled=True, bench=True
-            ),
             Case("empty", lambda i: _post_pre(i, 0, 256)),
-            Case("flash-64", lambda i: _post_pre(i, 64, FLASH), small=False, bench=True),
+            Case("flash-64", lambda i: _post_pre(i, 64, FLASH), small=False, compiled=True, bench=True),
             Case("flash-4096", lambda i: _post_pre(i, 4096, FLASH), small=False, bench=True),
         ),
         _cost,
         (MIX, COLLAPSE, MIX_FEW, COLLAPSE_FEW),
+        outputs=("out", "new_post", "new_comb"),
+        updates=("x",),
+        tolerance=_TOLERANCE,
+    ),
+    KernelSpec(
+        "mhc_pre_norm",
+        mhc_pre_reference,
+        "dsv4_kernels.mhc_pre_post.triton_op:mhc_pre",
+        (
+            Case("small-3", lambda i: _normed(i, _pre(i, 3, 448))),
+            Case("small-20", lambda i: _normed(i, _pre(i, 20, 256))),
+            Case("flash-1", lambda i: _normed(i, _pre(i, 1, FLASH)), small=False, bench=True),
+            Case("pro-16", lambda i: _normed(i, _pre(i, 16, PRO)), small=False, compiled=True, bench=True),
+        ),
+        _cost,
+        (MIX_FEW, COLLAPSE_FEW),
+        outputs=("out", "post", "comb", "normed"),
+        tolerance=_TOLERANCE,
+    ),
+    KernelSpec(
+        "mhc_post_pre_norm",
+        mhc_post_pre_reference,
+        "dsv4_kernels.mhc_pre_post.triton_op:mhc_post_pre",
+        (
+            Case("small-2", lambda i: _normed(i, _post_pre(i, 2, 448))),
+            Case("flash-1", lambda i: _normed(i, _post_pre(i, 1, FLASH)), small=False, compiled=True, bench=True),
+        ),
+        _cost,
+        (MIX_FEW, COLLAPSE_FEW),
         outputs=("out", "new_post", "new_comb", "normed"),
         updates=("x",),
         tolerance=_TOLERANCE,

@@ -76,3 +76,24 @@ def mhc_post_cpu(y: torch.Tensor, post: torch.Tensor, comb: torch.Tensor, x: tor
         _native.spread(y.numpy(), post.numpy(), comb.numpy(), x.numpy())
     else:
         mhc_post_reference(y, post, comb, x)
+
+
+def mhc_post_pre_cpu(
+    y: torch.Tensor,
+    post: torch.Tensor,
+    comb: torch.Tensor,
+    x: torch.Tensor,
+    fn: torch.Tensor,
+    base: torch.Tensor,
+    scale: torch.Tensor,
+    *,
+    rms_eps: float,
+    hc_eps: float,
+    iters: int,
+    out: torch.Tensor,
+    new_post: torch.Tensor,
+    new_comb: torch.Tensor,
+) -> None:
+    """:func:`mhc_post_cpu`, then :func:`mhc_pre_cpu`."""
+    mhc_post_cpu(y, post, comb, x)
+    mhc_pre_cpu(x, fn, base, scale, rms_eps=rms_eps, hc_eps=hc_eps, iters=iters, out=out, post=new_post, comb=new_comb)

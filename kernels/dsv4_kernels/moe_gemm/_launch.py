@@ -10,8 +10,11 @@ VECTOR_TOKENS = 16
 GATE_UP = LaunchTable(
     "moe_gate_up",
     {
-        # A whole row at once: each step of a loop would pass the activations through shared memory again.
-        "nvidia": (row(config(4, 1, PDL, BLOCK_N=4, BLOCK_G=128)),),
+        # A whole row at once where one wave of programs is all: each step of a loop waits for its loads.
+        "nvidia": (
+            row(config(4, 1, PDL, BLOCK_N=4, BLOCK_G=128), tokens=2, inter=512),
+            row(config(4, 1, PDL, BLOCK_N=4, BLOCK_G=64)),
+        ),
         "amd": (row(config(2, 1, BLOCK_N=4, BLOCK_G=64)),),
     },
     tuple(
@@ -20,14 +23,16 @@ GATE_UP = LaunchTable(
     ),
 )
 
+_SHORT = (
+    row(config(2, 1, PDL, BLOCK_N=8, BLOCK_G=8, BLOCK_S=8), groups=8, tokens=4),
+    row(config(4, 1, PDL, BLOCK_N=8, BLOCK_G=8, BLOCK_S=8), groups=16),
+)
+
 DOWN = LaunchTable(
     "moe_down",
     {
-        "nvidia": (
-            row(config(4, 1, PDL, BLOCK_N=8, BLOCK_G=8, BLOCK_S=8), groups=8),
-            row(config(4, 1, PDL, BLOCK_N=4, BLOCK_G=16, BLOCK_S=8), groups=16),
-            row(config(4, 1, PDL, BLOCK_N=4, BLOCK_G=64, BLOCK_S=1)),
-        ),
+        "sm_100": (*_SHORT, row(config(4, 1, PDL, BLOCK_N=4, BLOCK_G=64, BLOCK_S=1))),  # the row below spills there
+        "nvidia": (*_SHORT, row(config(4, 1, PDL, BLOCK_N=8, BLOCK_G=32, BLOCK_S=2))),
         "amd": (
             row(config(2, 1, BLOCK_N=4, BLOCK_G=8, BLOCK_S=8), groups=8),
             row(config(2, 1, BLOCK_N=4, BLOCK_G=16, BLOCK_S=8), groups=16),
