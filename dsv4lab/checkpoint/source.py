@@ -63,17 +63,19 @@ def stored_weights(
     dtype: torch.dtype,
     progress: Progress | None = None,
     sharding: Sharding | None = None,
+    device: torch.device | str = "cpu",
 ) -> dict[str, Weight]:
     """As :func:`model_weights`, with matrices in the formats that they are stored in, fp8 and fp4; a preset's as in a
     release: fp8, experts fp4.
 
-    Others come dense in ``dtype``: those whose blocks are cut short, and ``wo_a``, whose product is grouped.
+    Others come dense in ``dtype``: those whose blocks are cut short, and ``wo_a``, whose product is grouped. A preset's
+    are made on ``device``, with the same bits on every one; a checkpoint's come to the CPU.
     """
     expected = expected_tensors(config)
     if model in PRESETS:
         held = expected if sharding is None else held_tensors(expected, sharding)
-        _check_room(model, "as stored", stored_bytes(held, RELEASED))
-        return synthetic_weights(config, seed, dtype, "cpu", progress, sharding)
+        _check_room(model, "as stored", stored_bytes(held, RELEASED), device)
+        return synthetic_weights(config, seed, dtype, device, progress, sharding)
     pairs = stream_stored(model, config, progress, sharding)
     return {name: _as_weight(name, stored, expected[name], dtype) for name, stored in pairs}
 
@@ -92,13 +94,12 @@ def synthetic_weights(
     return {name: _as_weight(name, stored, expected[name], dtype) for name, stored in pairs}
 
 
-def _check_room(model: str, form: str, need: int) -> None:
-    have = memory_bytes()
+def _check_room(model: str, form: str, need: int, device: torch.device | str = "cpu") -> None:
+    on_gpu = torch.device(device).type == "cuda"
+    have = torch.cuda.mem_get_info(device)[0] if on_gpu else memory_bytes()
     if have is not None and need > have:
-        raise CheckpointError(
-            f"preset {model}: synthetic weights take {need / 1e9:.1f} GB {form}, "
-            f"this machine has {have / 1e9:.1f} GB of memory"
-        )
+        here = f"{device} has {have / 1e9:.1f} GB free" if on_gpu else f"this machine has {have / 1e9:.1f} GB of memory"
+        raise CheckpointError(f"preset {model}: synthetic weights take {need / 1e9:.1f} GB {form}, {here}")
 
 
 def _random_stored(

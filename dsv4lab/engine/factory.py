@@ -14,11 +14,12 @@ from dsv4lab.config.model import ModelConfig
 from dsv4lab.config.presets import PRESETS, first_layers
 from dsv4lab.engine.drafters import draft_tokens, make_drafter, target_taps
 from dsv4lab.engine.mirror import LeadRunner, MirroredDrafter
-from dsv4lab.engine.placement import DTYPES
+from dsv4lab.engine.placement import DTYPES, place_of
 from dsv4lab.engine.protocol import ModelRunner
 from dsv4lab.engine.runner import Runner
 from dsv4lab.engine.speculation import Speculator
 from dsv4lab.engine.warm import warm_cpu_loops
+from dsv4lab.model.weights import Named
 from dsv4lab.parallel.groups import ALONE
 from dsv4lab.parallel.layout import Layout
 from dsv4lab.parallel.sharding import Sharding
@@ -54,10 +55,7 @@ def build(
         draft_stages(model, kind)
         config = replace(config, verify_tokens=draft_tokens(model, kind, config.draft_tokens) + 1)
     stage("making synthetic weights" if config.model in PRESETS else f"reading {config.model}")
-    read = stored_weights if config.weights == "stored" else model_weights
-    weights = read(
-        config.model, model, config.seed, DTYPES[config.dtype], _percent(config.model, stage), _parts(layout, model)
-    )
+    weights = _weights(config, model, _percent(config.model, stage), _parts(layout, model))
     if config.device == "cpu" and config.dtype == "float32":
         stage("loading compiled loops")
         warm_cpu_loops()
@@ -74,6 +72,14 @@ def build(
     parts = _parts(layout.of_drafter(), model)
     tensors = draft_weights(config.model, model, kind, seed, DTYPES[config.dtype], parts)
     return runner, model, make_drafter(model, kind, tensors, config.verify_tokens - 1, runner)
+
+
+def _weights(config: EngineConfig, model: ModelConfig, progress: Progress, parts: Sharding | None) -> Named:
+    """As stored, a preset's are made on the device that will hold them."""
+    dtype = DTYPES[config.dtype]
+    if config.weights != "stored":
+        return model_weights(config.model, model, config.seed, dtype, progress, parts)
+    return stored_weights(config.model, model, config.seed, dtype, progress, parts, place_of(config).device)
 
 
 def _parts(layout: Layout, model: ModelConfig) -> Sharding | None:
