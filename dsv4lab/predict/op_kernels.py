@@ -22,7 +22,8 @@ LETTERS = {
     "_compress_finish_kernel": "F", "_ring_store_kernel": "R", "_index_score_kernel": "I",
     "_index_topk_kernel": "T", "_csa_stream_kernel": "S", "_bf16_gemv_kernel": "b", "_bf16_gemm_kernel": "b",
     "_rope_table_kernel": "p", "_few_vector_kernel": "g", "_few_dot_kernel": "g", "_mix_few_kernel": "m",
-    "_collapse_few_kernel": "c",
+    "_collapse_few_kernel": "c", "hopper_attention_kernel": "a",
+    "_gate_up_tiles_kernel": "u", "_down_tiles_kernel": "d", "_combine_kernel": "w",
 }  # fmt: skip
 """The project's own kernels; every other one is :data:`OTHER`."""
 
@@ -38,7 +39,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     "compressor.side_gemm": _LINEAR, "indexer.weights_gemm": _LINEAR, "indexer.weights": _LINEAR,
     "indexer.q_b": _LINEAR, "indexer.q_rope": ("t",),
     "indexer.topk": ("I", "T"), "indexer.csa_tail": ("S",),
-    "moe.route": ("h",), "moe.shared": ("z?", "g", "r?", "s", "z?", "g", "r?"), "moe.experts": ("u", "d"),
+    "moe.route": ("h",), "moe.shared": ("z?", "g", "r?", "s", "z?", "g", "r?"), "moe.experts": ("x*u", "d", "w?"),
     "moe.combine": ("x+",),
 }  # fmt: skip
 """By op, its kernels in order. Between and behind them others may stand."""
