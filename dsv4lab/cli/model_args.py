@@ -32,11 +32,17 @@ SPARE_TOKENS = 96
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, preset: str) -> None:
-    """``--preset`` or ``--checkpoint``, ``--seed``, ``--dtype``, ``--weights``."""
+    """``--preset`` or ``--checkpoint``, ``--layers``, ``--seed``, ``--dtype``, ``--weights``, and the pool's."""
     model = parser.add_mutually_exclusive_group()
     names = ", ".join(PRESETS)
     model.add_argument("--preset", default=preset, help=f"model with synthetic weights: {names} (default: {preset})")
     model.add_argument("--checkpoint", type=Path, metavar="DIR", help="a checkpoint's folder instead of a preset")
+    parser.add_argument(
+        "--layers",
+        type=positive("--layers"),
+        metavar="N",
+        help="the first N of a preset, where it does not fit whole (default: all)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of synthetic weights and of the prompts (default: 0)")
     parser.add_argument("--dtype", choices=DTYPES, help="number format (default: float32, on a GPU bfloat16)")
     parser.add_argument(
@@ -167,6 +173,7 @@ def engine_config(
         dtype=args.dtype,
         weights=args.weights,
         seed=args.seed,
+        num_layers=args.layers,
         queue_policy=args.queue_policy,
         side_streams=args.side_streams,
         max_running_requests=concurrency,

@@ -13,6 +13,8 @@ from dsv4lab.errors import UsageError
 METHODS = ("grid", "tpe", "pareto")
 AUTO, NONE = "auto", "none"
 PLANNED = "planned"
+CPU_QUEUES = (1, 2, 4)
+"""Queue counts of a session on the CPU device that names none."""
 SWEEP_ONLY = ("rounds", "repeats", "no_control")
 
 
@@ -94,6 +96,8 @@ def _add_study(group: argparse._ArgumentGroup) -> None:
 def is_search(args: argparse.Namespace) -> bool:
     """Whether a search is asked for. Raises :class:`UsageError` for options of the other kind of session."""
     searching = args.search is not None or is_server(args)
+    if is_server(args) and args.device != "cpu":
+        raise UsageError(f"--device {args.device}: it is of the engine; with --server its command says where it runs")
     if not searching:
         given = [name for name in ("trials", "time", "study", "env", "knob") if getattr(args, name)]
         if given:

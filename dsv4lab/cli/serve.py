@@ -154,6 +154,7 @@ def _engine_config(args: argparse.Namespace) -> EngineConfig:
         dtype=args.dtype,
         weights=args.weights,
         seed=args.seed,
+        num_layers=args.layers,
         queue_policy=args.queue_policy,
         side_streams=args.side_streams,
         max_running_requests=args.max_running_requests,

@@ -38,18 +38,20 @@ class TuneCommand(Command):
         "dsv4lab tune --preset demo --out traces/monday --resume",
         "dsv4lab tune --preset demo --search tpe --side-streams planned,1,2 --queue-policy round_robin,refcount",
         "dsv4lab tune --preset demo --search pareto --concurrency 1,2,4,8 --time 600",
+        "dsv4lab tune --preset flash --layers 6 --weights stored --device cuda --search grid --plans off,cuda+moe,auto",
         "dsv4lab tune --server 'my-server --port {port} {flags}' --env GPU_MAX_HW_QUEUES=4,5,8 --concurrency 1,64",
     )
 
     def prepare(self, parser: argparse.ArgumentParser) -> None:
-        """Model, sweep, load, effort, and where it is written."""
+        """Model, device, sweep, load, effort, and where it is written."""
         model_args.add_model_arguments(parser, preset="demo")
+        model_args.add_device_arguments(parser)
         ints = model_args.integers
         parser.add_argument(
             "--plans", default="off,hip,cuda", help="plans: presets or JSON files (default: off,hip,cuda)"
         )
         for option, default, what in (
-            ("--hw-queues", (1, 2, 4), "counts (default: 1,2,4)"),
+            ("--hw-queues", None, "counts (default: 1,2,4, on a GPU the one count of an engine there)"),
             ("--concurrency", (1, 4), "levels (default: 1,4)"),
             ("--prompt-tokens", (32,), "of a prompt; a search takes several (default: 32)"),
             ("--max-new-tokens", (8,), "for each; a search takes several (default: 8)"),
@@ -89,6 +91,11 @@ class TuneCommand(Command):
         from dsv4lab.tuning.session import run_session
         from dsv4lab.tuning.sweep import load_count
 
+        if args.device != "cpu":
+            raise UsageError(
+                f"--device {args.device}: a sweep compares queue threads of the CPU device with all its cores; "
+                "a GPU takes --search grid, tpe or pareto"
+            )
         args = _single_values(args)
         space = _space(args)
         config = model_args.engine_config(args, max(space.concurrency), plan="off", hw_queues=space.hw_queues[0])
@@ -146,7 +153,7 @@ def _space(args: argparse.Namespace) -> SweepSpace:
 
     return SweepSpace(
         plans=_plans(args.plans.split(",")),
-        hw_queues=args.hw_queues,
+        hw_queues=args.hw_queues or search_args.CPU_QUEUES,
         concurrency=args.concurrency,
         load=Load(args.prompt_tokens, args.max_new_tokens, args.seed),
         rounds=args.rounds or ROUNDS,

@@ -14,7 +14,7 @@ from dsv4lab.cli import model_args
 from dsv4lab.cli.knob_args import env_knobs
 from dsv4lab.cli.output import console, emit_json, note, progress, say, text_table
 from dsv4lab.cli.safe import cut
-from dsv4lab.cli.search_args import AUTO, NONE
+from dsv4lab.cli.search_args import AUTO, CPU_QUEUES, NONE
 from dsv4lab.cli.tune_server import is_server, server_arms, server_space
 from dsv4lab.config.engine import QUEUE_POLICIES, OverlapSetting
 from dsv4lab.errors import EngineError, UsageError
@@ -41,6 +41,10 @@ def run_search_command(args: argparse.Namespace, folder: Path) -> int:
     from dsv4lab.tuning.search.session import run_search
 
     plan, target, prior = _asked(args, folder)
+    if args.device != "cpu":
+        from dsv4lab.engine.devices import choose_device
+
+        choose_device(args.device)  # a device that is not here is said before there is a folder
     alike = None if is_server(args) else _engine(target).program_of
     try:
         with _shown(plan) as tell:
@@ -87,8 +91,9 @@ def _asked(args: argparse.Namespace, folder: Path) -> tuple[SearchPlan, ArmTarge
     from dsv4lab.tuning.engine_arms import EngineArms
 
     plans = _plans(args)
-    plan = _plan(args, _engine_space(args, plans), args.search)
-    config = _config(args)
+    queues: tuple[int, ...] | None = args.hw_queues or (CPU_QUEUES if args.device == "cpu" else None)
+    config = _config(args, None if queues is None else queues[0])
+    plan = _plan(args, _engine_space(args, plans, queues or (config.hw_queues,)), args.search)
     own = {name: setting for name, setting in plans.items() if not isinstance(setting, str)}
     alive = 2 if config.device == "cpu" else 1  # a GPU may not hold two
     arms = EngineArms(plan.space, config, plans=own, alive=alive)
@@ -116,11 +121,11 @@ def _plans(args: argparse.Namespace) -> dict[str, OverlapSetting]:
     return {model_args.plan_name(setting): setting for setting in settings if setting is not None}
 
 
-def _engine_space(args: argparse.Namespace, plans: dict[str, OverlapSetting]) -> KnobSpace:
+def _engine_space(args: argparse.Namespace, plans: dict[str, OverlapSetting], hw_queues: tuple[int, ...]) -> KnobSpace:
     from dsv4lab.tuning import engine_arms as ours
     from dsv4lab.tuning.knobs import CONCURRENCY, LOAD, MAX_NEW_TOKENS, PROMPT_TOKENS, KnobSpace, Setting
 
-    given: list[tuple[str, tuple[KnobValue, ...]]] = [(ours.PLAN, tuple(plans)), (ours.HW_QUEUES, args.hw_queues)]
+    given: list[tuple[str, tuple[KnobValue, ...]]] = [(ours.PLAN, tuple(plans)), (ours.HW_QUEUES, hw_queues)]
     if args.side_streams is not None:
         given.append((ours.SIDE_STREAMS, args.side_streams))
     if args.queue_policy is not None:
@@ -167,12 +172,12 @@ def _word(value: KnobValue) -> str:
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _config(args: argparse.Namespace) -> EngineConfig:
-    """The engine for the largest of the loads; the knobs set the rest."""
+def _config(args: argparse.Namespace, hw_queues: int | None) -> EngineConfig:
+    """The engine for the largest of the loads; the knobs set the rest. None queues: as many as its device gets."""
     largest = argparse.Namespace(**vars(args))
     largest.prompt_tokens, largest.max_new_tokens = max(args.prompt_tokens), max(args.max_new_tokens)
     largest.side_streams, largest.queue_policy = None, QUEUE_POLICIES[0]
-    return model_args.engine_config(largest, max(args.concurrency), plan="off", hw_queues=args.hw_queues[0])
+    return model_args.engine_config(largest, max(args.concurrency), plan="off", hw_queues=hw_queues)
 
 
 def _engine_prior(

@@ -47,6 +47,14 @@ def find_devices() -> tuple[list[dict[str, Any]], list[str]]:
     return [cpu, *gpus], []
 
 
+def gpu_name(device: str) -> str | None:
+    """What the GPU of ``device`` (``cuda``, ``hip:1``) is called; None where it is not here."""
+    kind, _, number = device.partition(":")
+    names = [str(found["name"]) for found in find_devices()[0] if found["kind"] == kind]
+    at = int(number or 0)
+    return names[at] if kind != "cpu" and at < len(names) else None
+
+
 def choose_device(asked: str = "auto") -> Chosen:
     """The device to use: ``asked``, or with ``auto`` the first GPU that the engine runs on, else the CPU device.
 

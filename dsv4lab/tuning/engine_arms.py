@@ -11,6 +11,7 @@ from typing import Any
 from dsv4lab.config import checks
 from dsv4lab.config.engine import MAX_HW_QUEUES, QUEUE_POLICIES, EngineConfig, OverlapSetting
 from dsv4lab.engine.client import EngineClient
+from dsv4lab.engine.devices import gpu_name
 from dsv4lab.engine.results import GenerateResult, Profile
 from dsv4lab.engine.settings import changed_by
 from dsv4lab.errors import EngineError, UsageError
@@ -104,19 +105,22 @@ class EngineArms:
             engine_knob(knob.name, knob.values)
             if knob.name in GPU_KNOBS and config.device == "cpu":
                 raise UsageError(f"knob {knob.name}: it is of GPUs, the CPU device has neither graphs nor priorities")
+            if knob.name == QUEUE_POLICY and config.device != "cpu":
+                raise UsageError(f"knob {knob.name}: it is the CPU device's; a GPU has its queues from its start")
         for name in (CONCURRENCY, PROMPT_TOKENS, MAX_NEW_TOKENS):
             space.knob(name)
         if config.enable_prefix_cache:
             raise UsageError("enable_prefix_cache: both arms of a pair have the same prompts; a search runs without it")
         self._space, self._config, self._plans = space, config, dict(plans or {})
+        self._gpu = {} if config.device == "cpu" else {"gpu": gpu_name(config.device)}
         self._open, self._most_alive = open_engine, alive
         self._lives: dict[Setting, _Life] = {}  # by process knobs, the one used last at the end
         self._started = 0
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """The engine's configuration, and the plans that are not presets."""
-        return {**self._config.to_json(), "plans": self._plans}
+        """The engine's configuration, the plans that are not presets, and on a GPU which one it is."""
+        return {**self._config.to_json(), "plans": self._plans, **self._gpu}
 
     def config_of(self, setting: Setting) -> EngineConfig:
         """The engine's configuration under ``setting``. Raises a ``LabError`` for values that do not fit together."""

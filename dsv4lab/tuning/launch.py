@@ -26,7 +26,16 @@ _OPTIONS = {
     "queue_policy": "--queue-policy",
     "side_streams": "--side-streams",
 }
-_KEPT = ("device", "dtype", "weights", "kv_layout", "speculative")
+_KEPT = {
+    "device": "--device",
+    "num_layers": "--layers",
+    "dtype": "--dtype",
+    "weights": "--weights",
+    "kv_layout": "--kv-layout",
+    "speculative": "--speculative",
+    "graphs": "--no-graphs",
+    "graph_max_bs": "--graph-max-bs",
+}
 _LOAD_OPTIONS = {
     CONCURRENCY: "--concurrency",
     PROMPT_TOKENS: "--prompt-tokens",
@@ -85,7 +94,8 @@ def engine_lines(facts: Mapping[str, Any], setting: Setting, load: Setting) -> l
     others = [n for n in setting.names if n not in _OPTIONS and not n.startswith(ENV_PREFIX) and n not in LOAD_KNOBS]
     own_plan = facts.get("plans", {}).get(plan) if isinstance(facts.get("plans"), dict) else None
     if own_plan is not None or others:
-        values = {n: v for n, v in setting.items if n not in LOAD_KNOBS and not n.startswith(ENV_PREFIX)}
+        tuned = {n: v for n, v in setting.items if n not in LOAD_KNOBS and not n.startswith(ENV_PREFIX)}
+        values = {**_changed(facts), **tuned}
         if own_plan is not None:
             values["plan"] = own_plan
         given = ", ".join(f"{n}={v!r}" for n, v in values.items())
@@ -102,9 +112,15 @@ def engine_lines(facts: Mapping[str, Any], setting: Setting, load: Setting) -> l
 
 def _kept(facts: Mapping[str, Any]) -> list[str]:
     """Options for what the engine was measured with and is not the default."""
+    given = _changed(facts)
+    words = [[_KEPT[name]] if name == "graphs" else [_KEPT[name], str(value)] for name, value in given.items()]
+    return [word for option in words for word in option]
+
+
+def _changed(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What the engine was measured with and is not the default."""
     defaults = {field.name: field.default for field in fields(EngineConfig)}
-    changed = [name for name in _KEPT if facts.get(name, defaults[name]) != defaults[name]]
-    return [word for name in changed for word in (f"--{name.replace('_', '-')}", str(facts[name]))]
+    return {name: facts[name] for name in _KEPT if facts.get(name, defaults[name]) != defaults[name]}
 
 
 def _environment(env: Mapping[str, str | None]) -> list[str]:

@@ -115,7 +115,8 @@ def _placed(manifest: dict[str, Any], records: list[dict[str, Any]]) -> Iterator
     """Records with where they came from; those of a merged session have that already."""
     own = session_id(manifest, records)
     worker = next((r for r in records if r["kind"] == WORKER), {})
-    machine = ", ".join(str(name) for name in (worker.get("host"), manifest.get("cpu")) if name)
+    gpu = manifest["settings"].get("target", {}).get("gpu")
+    machine = ", ".join(str(name) for name in (worker.get("host"), gpu, manifest.get("cpu")) if name)
     for number, record in enumerate(records):
         if _ORIGIN in record:
             yield record

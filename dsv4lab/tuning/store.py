@@ -146,7 +146,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_bytes())
     except OSError as error:
-        raise StoreError(f"{path}: there is no session to resume ({error.strerror})") from error
+        raise StoreError(f"{path}: there is no session here ({error.strerror})") from error
     except ValueError as error:
         raise StoreError(f"{path} is damaged: {error}") from error
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:

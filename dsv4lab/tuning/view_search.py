@@ -172,8 +172,8 @@ class _Maker:
     def _machines(self) -> tuple[str, ...]:
         told = [str(r["machine"]) for r in self.records if r.get("machine")]
         hosts = [str(r["host"]) for r in self.of(WORKER) if r.get("host")]
-        cpu = str(self.manifest.get("cpu", ""))
-        return tuple(dict.fromkeys(told)) or ((f"{hosts[0]}, {cpu}",) if hosts else (cpu,))
+        own = [str(name) for name in (*hosts[:1], self.facts.get("gpu"), self.manifest.get("cpu", "")) if name]
+        return tuple(dict.fromkeys(told)) or (", ".join(own),)
 
 
 def _title(facts: Mapping[str, Any]) -> str:

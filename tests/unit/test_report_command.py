@@ -100,7 +100,7 @@ def test_merged(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["nowhere"], "there is no session"),
+        (["nowhere"], "nowhere/manifest.json: there is no session here (No such file or directory)"),
         (["monday", "sweep", "--html", "x.html"], "--html: it takes one session"),
         (["monday", "sweep", "--against", "monday"], "--against: it takes one session"),
         (["monday", "--max-regression", "1%"], "it needs --against"),

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import random
 import re
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dsv4lab.cli.main import command_parser, load_command
+from dsv4lab.config.engine import EngineConfig
 from dsv4lab.tuning import summary
 from dsv4lab.tuning.framework import framework_of
 from dsv4lab.tuning.knobs import Setting
@@ -215,7 +218,22 @@ def test_launch_lines_of_the_engine() -> None:
     assert run == f"GPU=1 dsv4lab run {options} --concurrency 8 --plan hip --hw-queues 4"
     own = {**facts, "plans": {"mine": {"name": "mine", "rules": []}}}
     (line,) = engine_lines(own, Setting.of(plan="mine"), Setting())
-    assert line == "lab.open('tiny', plan={'name': 'mine', 'rules': []})"
+    assert line == "lab.open('tiny', dtype='bfloat16', plan={'name': 'mine', 'rules': []})"
+
+
+def test_launch_lines_of_a_gpu_start_the_same_engine() -> None:
+    facts = EngineConfig("flash", device="cuda:1", dtype="bfloat16", num_layers=6, weights="stored", graphs=False)
+    setting = Setting.of(plan="cuda+moe", hw_queues=8)
+    _, run = engine_lines(facts.to_json(), setting, Setting.of(concurrency=4))
+    device = "--device cuda:1 --layers 6 --dtype bfloat16 --weights stored --no-graphs"
+    assert run == f"dsv4lab run --preset flash {device} --concurrency 4 --plan cuda+moe --hw-queues 8"
+    args = command_parser(load_command("run")).parse_args(shlex.split(run)[2:])
+    assert (args.device, args.layers, args.no_graphs, args.weights) == ("cuda:1", 6, True, "stored")
+    (own,) = engine_lines(facts.to_json(), Setting.of(plan="off", high_priority_main=True), Setting())
+    assert own == (
+        "lab.open('flash', device='cuda:1', num_layers=6, dtype='bfloat16', weights='stored', graphs=False, "
+        "plan='off', high_priority_main=True)"
+    )
 
 
 def test_a_simulation_recommends_no_launch_line(view: SessionView) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from dsv4lab.cli import search_args, tune_search
 from dsv4lab.cli.main import command_parser, load_command, main
+from dsv4lab.engine import devices, settings
+from dsv4lab.env import VARIABLES
 from dsv4lab.errors import UsageError
 from dsv4lab.tuning.arm_target import ArmTarget
 from dsv4lab.tuning.block import CRASHED
@@ -71,6 +73,34 @@ def test_the_baseline_can_be_another_and_a_gpu_can_say_where_to_begin() -> None:
     assert asked("--search", "grid", "--prior", "none")[1][1] is None
 
 
+@pytest.fixture
+def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with one GPU, where no variable is set."""
+    for variable in VARIABLES.values():
+        monkeypatch.delenv(variable, raising=False)
+    found = [{"kind": "cpu", "name": "c", "blackwell": False}, {"kind": "cuda", "name": "H200", "blackwell": False}]
+    for module in (settings, devices):
+        monkeypatch.setattr(module, "find_devices", lambda: (found, []))
+
+
+@pytest.mark.usefixtures("hopper")
+def test_a_gpu_is_searched_with_its_own_defaults() -> None:
+    words = "--preset flash --layers 6 --weights stored --device cuda --search grid --plans off,cuda+moe,side,auto"
+    more = "--baseline plan=auto --concurrency 1,64 --graph-max-bs 32 --knob high_priority_main=false,true"
+    plan, (target, prior) = asked(*words.split(), *more.split())
+    assert plan.space.knob("hw_queues").values == (8,)
+    assert plan.space.baseline.get("plan") == "auto"
+    assert prior is None
+    config = target.config_of(plan.space.join(plan.space.baseline, plan.space.strata()[1]))
+    assert (config.device, config.dtype, config.num_layers, config.graph_max_bs) == ("cuda", "bfloat16", 6, 32)
+    assert (config.plan, config.token_gate, config.max_running_requests) == ("auto", None, 64)
+    assert target.facts["gpu"] == "H200"
+    several, _ = asked("--search", "grid", "--device", "cuda", "--hw-queues", "1,8", "--no-graphs")
+    assert several.space.knob("hw_queues").values == (1, 8)
+    on_cpu, _ = asked("--search", "grid", "--layers", "2")
+    assert on_cpu.space.knob("hw_queues").values == (1, 2, 4)
+
+
 def test_a_server_takes_the_place_of_the_engine() -> None:
     plan, (target, prior) = asked("--server", "serve {port}", "--env", "A=1,2", "--flag=--tp=1,2", "--concurrency", "4")
     arms: ArmTarget = target
@@ -82,6 +112,10 @@ def test_a_server_takes_the_place_of_the_engine() -> None:
     ("words", "said"),
     [
         ("--trials 3", "--trials: it needs --search"),
+        ("--device cuda", "--device cuda: a sweep compares queue threads of the CPU device"),
+        ("--device gpu --search grid", "'gpu'"),
+        ("--device cuda:7 --search grid", "device 'cuda:7' is not"),
+        ("--server x --env A=1,2 --device hip", "--device hip: it is of the engine"),
         ("--env A=1,2", "--env: it needs --search"),
         ("--search tpe --rounds 2", "--rounds: it is for the sweep"),
         ("--search tpe --no-control", "--no-control: it is for the sweep"),

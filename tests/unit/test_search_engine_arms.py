@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dsv4lab.config.engine import EngineConfig
+from dsv4lab.engine.link import worker_environ
 from dsv4lab.engine.request import FinishReason
 from dsv4lab.engine.results import GenerateResult, Profile, RequestStats
 from dsv4lab.errors import EngineError, UsageError
@@ -57,7 +59,8 @@ class FakeEngine:
     def profile(self, steps: int, *, concurrency: int, prompt_tokens: int) -> Profile:
         program = serial(concurrency)
         on = machine("cpu", None, 2, {"gap_us": 3.0, "graph_us": 0.0})
-        return Profile(simulate(from_program(program, [Cost(us) for us in US]), on).timeline(), program, ())
+        timeline = simulate(from_program(program, [Cost(us) for us in US]), on).timeline()
+        return Profile(timeline, program=program, steps=())
 
     def close(self) -> None:
         self.alive = False
@@ -137,20 +140,32 @@ def test_plans_of_ones_own_go_by_their_names() -> None:
     assert bench.arms.facts["plans"] == {"mine": own}
 
 
+def test_a_gpu_keeps_one_worker_whatever_the_plan_and_its_queues_are_those_of_its_environment() -> None:
+    config = EngineConfig("demo", device="cuda", dtype="bfloat16", num_layers=2, graph_max_bs=4)
+    bench = Bench(space(plan=("off", "cuda+moe", "side", "auto"), hw_queues=(4, 8)), config, alive=1)
+    for plan in ("off", "cuda+moe", "side", "auto", "off"):
+        assert bench.arms.prepare(bench.point(plan=plan)) == 1
+    assert bench.engines[0].told == [("plan", plan) for plan in ("cuda+moe", "side", "auto", "off")]
+    assert bench.arms.prepare(bench.point(hw_queues=8, plan="auto")) == 2
+    assert [engine.alive for engine in bench.engines] == [False, True]
+    kept = bench.engines[1].config
+    assert (kept.device, kept.num_layers, kept.graph_max_bs, kept.plan) == ("cuda", 2, 4, "auto")
+    assert worker_environ(kept, {}) == {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}
+    assert worker_environ(replace(kept, device="hip:1"), {}) == {"GPU_MAX_HW_QUEUES": "8"}
+    assert "gpu" in bench.arms.facts
+    assert "gpu" not in Bench(space(plan=("off",))).arms.facts
+
+
 def test_settings_that_come_to_the_same_are_tried_once() -> None:
-    knobs = {
-        "plan": ("off", "hip"),
-        "hw_queues": (1, 4),
-        "side_streams": (None, 0, 1),
-        "queue_policy": ("round_robin", "refcount"),
-    }
-    cpu, gpu = (Bench(space(**knobs), EngineConfig("tiny", device=device)) for device in ("cpu", "hip"))
+    knobs = {"plan": ("off", "hip"), "hw_queues": (1, 4), "side_streams": (None, 0, 1)}
+    cpu = Bench(space(**knobs, queue_policy=("round_robin", "refcount")))
+    gpu = Bench(space(**knobs), EngineConfig("tiny", device="hip"))
     on_cpu = Order(cpu.space, [], cpu.arms.program_of).of(Setting.of(concurrency=1, prompt_tokens=16, max_new_tokens=4))
     assert len(on_cpu) == 2 * 2 * 2  # hip, its streams apart or together, by queues and policy; all else is off
     assert all(s.get("plan") == "hip" and s.get("side_streams") != 0 for s in on_cpu)
     on_gpu = Order(gpu.space, [], gpu.arms.program_of).of(Setting.of(concurrency=1, prompt_tokens=16, max_new_tokens=4))
     assert [s.label for s in on_gpu if s.get("plan") == "off"] == [
-        "off, 4 queues, side streams as planned, round_robin, concurrency 1, 16 prompt tokens, 4 new tokens"
+        "off, 4 queues, side streams as planned, concurrency 1, 16 prompt tokens, 4 new tokens"
     ]
     auto = Bench(space(plan=("off", "auto")))
     assert auto.arms.program_of(auto.point()) != auto.arms.program_of(auto.point(plan="auto"))
@@ -179,6 +194,8 @@ def test_what_the_cpu_has_not_and_what_would_not_be_fair() -> None:
     with pytest.raises(UsageError, match="both arms of a pair have the same prompts"):
         Bench(space(plan=("off",)), EngineConfig("tiny", enable_prefix_cache=True))
     assert Bench(space(graphs=(True, False)), EngineConfig("tiny", device="hip")).space.size == 4
+    with pytest.raises(UsageError, match="knob queue_policy: it is the CPU device's"):
+        Bench(space(queue_policy=("refcount",)), EngineConfig("tiny", device="hip"))
     with pytest.raises(UsageError, match="knob max_new_tokens: there is none"):
         EngineArms(
             KnobSpace((engine_knob("concurrency", (1,)), engine_knob("prompt_tokens", (8,))), Setting()),

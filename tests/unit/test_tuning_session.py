@@ -113,7 +113,8 @@ class FakeTarget:
         records = tuple(StepRecord(n, "decode", 2, 2, n * 1000, 900, self._plan, self._queues) for n in range(steps))
         stream = "main" if self._plan == "off" else "side0"
         ops = (ProgramOp(0, "a", 0, "main", (), (), (), ()), ProgramOp(1, "b", 0, stream, (0,), (0,), (), ()))
-        return Profile(self._timeline(steps), StreamProgram(ops, ("main", "side0"), self._plan, "decode", 2), records)
+        program = StreamProgram(ops, ("main", "side0"), self._plan, "decode", 2)
+        return Profile(self._timeline(steps), program=program, steps=records)
 
     def pool_snapshot(self) -> PoolSnapshot:
         request = PoolRequest(1, 1, 9, (1,))

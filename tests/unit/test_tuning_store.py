@@ -106,7 +106,7 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
 
 
 def test_nothing_to_resume(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="there is no session to resume"):
+    with pytest.raises(StoreError, match=r"none/manifest\.json: there is no session here \(No such file"):
         SessionStore.resume(tmp_path / "none", SETUP)
     (tmp_path / MANIFEST).write_text("{")
     with pytest.raises(StoreError, match="is damaged"):
