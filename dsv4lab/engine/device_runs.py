@@ -242,9 +242,14 @@ class DeviceRuns:
             return OFF
         choice = self.choices.get(work.of)
         if choice is None:
-            choice = self.choices[work.of] = self._measure(work, _distinct(work, candidates(side_streams)))
+            choice = self.choices[work.of] = self._measure(work, self._possible(work, side_streams))
             _log.info("auto takes plan %s for %s: %s us", choice.plan.name, work.of, dict(choice.us))
         return choice.plan
+
+    def _possible(self, work: _Work, side_streams: int | None) -> list[OverlapPlan]:
+        """Candidates of ``auto`` that place this shape's ops differently and that this process has the streams for."""
+        plans = _distinct(work, candidates(side_streams))
+        return [plan for plan in plans if self.streams.has(work.compiled(plan).program.streams)]
 
     def _measure(self, work: _Work, plans: list[OverlapPlan]) -> Choice:
         """Replay all candidates in turn on the inputs that are set: a forward run twice leaves what one leaves."""

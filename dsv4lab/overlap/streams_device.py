@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -180,6 +180,15 @@ class DeviceStreams:
                 )
             self._streams[name] = found
         return found
+
+    def has(self, names: Iterable[str]) -> bool:
+        """Whether this process has a stream for each of ``names``."""
+        try:
+            for name in names:
+                self.stream(name)
+        except UnavailableError:
+            return False
+        return True
 
     def close(self) -> None:
         """Wait for the device; further runs are an error."""

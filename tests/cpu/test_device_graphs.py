@@ -277,6 +277,15 @@ def test_a_forward_that_cannot_be_captured_is_an_error_and_changes_nothing_else(
     assert (runner.forward(STEPS[0], "decode").logits - expected).abs().max() < 1e-5
 
 
+def test_auto_leaves_out_plans_that_there_are_no_streams_for() -> None:
+    runner = make_runner(FakeDevice(distinct=3), plan="auto")
+    prefill(runner)
+    runner.forward(STEPS[0], "decode")
+    (choice,) = gpu_of(runner).choices.values()
+    assert {"off", "hip", "side"} <= set(choice.us)
+    assert "cuda" not in choice.us, "it takes main and three side streams"
+
+
 def test_a_watched_selection_comes_out_of_graphs_too() -> None:
     device = FakeDevice()
     runner, plain = make_runner(device, plan="cuda", graph_buckets=(3,)), make_runner()
