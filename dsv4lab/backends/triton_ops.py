@@ -17,8 +17,7 @@ from dsv4lab.errors import UnavailableError, UsageError
 from dsv4lab.kv.pool import Rows
 
 SCORE_BUDGET = 256 << 20  # bytes of scores held at once
-OWN_GEMM_TOKENS = 64
-OWN_GEMM_ROWS = 8192
+OWN_GEMM_TOKENS, OWN_GEMM_ROWS = 64, 8192  # most tokens, and rows of the weight, of bf16 products by our own kernel
 KERNELS = {
     "rms_norm": "norm_quant.triton_op:rms_norm",
     "mhc_pre": "mhc_pre_post.triton_op:mhc_pre",

@@ -29,6 +29,15 @@ REQUESTS = [RequestSpec(1, prompt(1, 140), 12, GREEDY), RequestSpec(2, prompt(2,
 LATER = [RequestSpec(3, prompt(3, 30), 6, GREEDY)]
 
 
+def tokens_of(sent: list[m.Message]) -> dict[int, list[int]]:
+    """What each request got, in order."""
+    tokens: dict[int, list[int]] = {}
+    for progress in (s for s in sent if isinstance(s, m.Progress)):
+        for request, token in progress.tokens:
+            tokens.setdefault(request, []).append(token)
+    return tokens
+
+
 def serve(config: EngineConfig) -> tuple[dict[int, list[int]], Runner, list[m.Message]]:
     """The new tokens of all requests; the last one comes while the others decode."""
     runner, model = make_runner(config, lambda _: None)
@@ -42,11 +51,7 @@ def serve(config: EngineConfig) -> tuple[dict[int, list[int]], Runner, list[m.Me
     service.handle(m.Submit(LATER))
     while not service.idle:
         service.step()
-    tokens: dict[int, list[int]] = {}
-    for progress in (s for s in sent if isinstance(s, m.Progress)):
-        for request, token in progress.tokens:
-            tokens.setdefault(request, []).append(token)
-    return tokens, runner, sent
+    return tokens_of(sent), runner, sent
 
 
 @pytest.mark.parametrize("speculative", ["off", "mtp", "dspark"])
@@ -96,11 +101,7 @@ def disturbed(config: EngineConfig) -> tuple[dict[int, list[int]], Runner]:
             service.handle(m.Submit([RequestSpec(4, prompt(4, 20), 12, PENALISED)]))
     while not service.idle:
         service.step()
-    tokens: dict[int, list[int]] = {}
-    for progress in (s for s in sent if isinstance(s, m.Progress)):
-        for request, token in progress.tokens:
-            tokens.setdefault(request, []).append(token)
-    return tokens, runner
+    return tokens_of(sent), runner
 
 
 @pytest.mark.parametrize("speculative", ["mtp", "dspark"])

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from dsv4_kernels.launch import recorded
+from dsv4_kernels.launch import Launch, recorded
 
 from dsv4lab.backends.triton_ops import triton_ops
 from dsv4lab.checkpoint.draft import DraftKind, random_draft_weights
@@ -29,17 +29,28 @@ MODEL = replace(preset("demo"), hidden_size=256, vocab_size=512, compress_ratios
 PAGES = 3
 
 
+@pytest.fixture
+def on_meta(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runners of this test are on the Triton backend, on ``meta``."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    place = Placement(triton_ops(), META, torch.bfloat16)
+    monkeypatch.setattr("dsv4lab.engine.runner.place_of", lambda config: place)
+    monkeypatch.setattr("dsv4lab.engine.runner.room_for", lambda tensors, place: None)
+
+
+def devices_of(launches: list[Launch]) -> set[torch.device]:
+    values = (value for launch in launches for value in launch.arguments.values())
+    return {value.device for value in values if isinstance(value, torch.Tensor)}
+
+
 def items(count: int, start: int, tokens: int) -> list[BatchItem]:
     pages = [tuple(range(1 + s * PAGES, 1 + (s + 1) * PAGES)) for s in range(count)]
     return [BatchItem(s + 1, pages[s], start, (5,) * tokens) for s in range(count)]
 
 
 @pytest.mark.parametrize(("rows", "keys"), [("bf16", "bf16"), ("fp8", "fp8"), ("bf16", "fp4")])
-def test_forwards_and_captures_wait_for_nothing(rows: str, keys: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("triton", reason="triton is not installed")
-    place = Placement(triton_ops(), META, torch.bfloat16)
-    monkeypatch.setattr("dsv4lab.engine.runner.place_of", lambda config: place)
-    monkeypatch.setattr("dsv4lab.engine.runner.room_for", lambda tensors, place: None)
+@pytest.mark.usefixtures("on_meta")
+def test_forwards_and_captures_wait_for_nothing(rows: str, keys: str) -> None:
     config = EngineConfig(
         "demo",
         device="cuda",
@@ -64,16 +75,12 @@ def test_forwards_and_captures_wait_for_nothing(rows: str, keys: str, monkeypatc
     assert gpu.graphs.captures == 3
     kernels = {launch.kernel.__name__ for launch in launches}
     assert len(kernels) > 15, kernels
-    tensors = [v for launch in launches for v in launch.arguments.values() if isinstance(v, torch.Tensor)]
-    assert {tensor.device for tensor in tensors} == {META}
+    assert devices_of(launches) == {META}
 
 
 @pytest.mark.parametrize("kind", ["mtp", "dspark"])
-def test_drafters_wait_for_nothing_but_their_tokens(kind: DraftKind, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("triton", reason="triton is not installed")
-    place = Placement(triton_ops(), META, torch.bfloat16)
-    monkeypatch.setattr("dsv4lab.engine.runner.place_of", lambda config: place)
-    monkeypatch.setattr("dsv4lab.engine.runner.room_for", lambda tensors, place: None)
+@pytest.mark.usefixtures("on_meta")
+def test_drafters_wait_for_nothing_but_their_tokens(kind: DraftKind) -> None:
     config = EngineConfig(
         "demo",
         device="cuda",
@@ -104,8 +111,7 @@ def test_drafters_wait_for_nothing_but_their_tokens(kind: DraftKind, monkeypatch
         with pytest.raises((NotImplementedError, RuntimeError), match="meta"):  # reading the tokens, at the end
             drafter.propose(anchors, None)
     assert (gpu.drafts.captures, gpu.drafts.replays) == (2, 2), "the chain was captured and replayed before that"
-    tensors = [v for launch in launches for v in launch.arguments.values() if isinstance(v, torch.Tensor)]
-    assert {tensor.device for tensor in tensors} == {META}
+    assert devices_of(launches) == {META}
 
 
 def test_a_model_that_the_kernels_do_not_take_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from dsv4lab.kv.metadata import BatchItem
 from dsv4lab.overlap.arena import Arena, Lane
 from dsv4lab.overlap.audit import audit
 from dsv4lab.overlap.compile import compile_program
-from dsv4lab.overlap.ops import Op
+from dsv4lab.overlap.ops import Op, fuse
 from dsv4lab.overlap.plan import OverlapPlan, Rule, resolve_plan
 from dsv4lab.overlap.streams import SerialStreams
 from dsv4lab.overlap.streams_cpu import QueueStreams
@@ -244,6 +244,29 @@ def test_fused_against_parts(runner: Runner, mode: str) -> None:
     for name, left in results[0].items():
         for a, b in zip(left, results[1][name], strict=True):
             assert torch.equal(a.view(torch.uint8), b.view(torch.uint8)), name
+
+
+def test_a_fused_op_of_one_stream_is_taken_apart_where_the_plan_splits_it() -> None:
+    parts = [_op("a", ("x",), ("y",)), _op("b", ("x",), ("z",))]
+    ops = [fuse("both", lambda _: None, parts)]
+    names = {
+        plan.name: [op.name for op in compile_program(ops, plan, "decode", 1).program.ops]
+        for plan in (OverlapPlan("whole"), OverlapPlan("apart", (), ("bo*",)), OverlapPlan("other", (), ("mhc*",)))
+    }
+    assert names == {"whole": ["both"], "apart": ["a", "b"], "other": ["both"]}
+
+
+def test_buffers_side_by_side_are_columns_of_one() -> None:
+    arena = Arena(4)
+    whole = arena.side_by_side(3, {"left": 2, "right": 3}, torch.float32)
+    whole.copy_(torch.arange(15.0).view(3, 5))
+    assert torch.equal(arena.view("left", 3, (2,), torch.float32), whole[:, :2])
+    assert torch.equal(arena.view("right", 3, (3,), torch.float32), whole[:, 2:])
+    assert arena.side_by_side(4, {"left": 2, "right": 3}, torch.float32).data_ptr() == whole.data_ptr()
+    with pytest.raises(EngineError, match="buffer left has memory of its own already"):
+        arena.side_by_side(3, {"left": 2, "more": 3}, torch.float32)
+    with arena.no_alloc(), pytest.raises(EngineError, match="one and two would be allocated"):
+        arena.side_by_side(3, {"one": 1, "two": 1}, torch.float32)
 
 
 def test_a_replay_asks_for_no_new_buffer_and_keeps_addresses(runner: Runner) -> None:

@@ -40,6 +40,13 @@ def test_presets_join() -> None:
     assert joined.rules == (*PRESETS["hip"].rules, *PRESETS["moe"].rules)
 
 
+def test_what_a_preset_splits_is_kept_in_unions_and_folds() -> None:
+    joined = resolve_plan("unfused+moe")
+    assert joined.split == PRESETS["unfused"].split == joined.fold(0).split == joined.gated(8).split
+    assert joined.splits("compressor.side_gemm")
+    assert not resolve_plan("hip+moe").splits("compressor.side_gemm")
+
+
 @pytest.mark.parametrize(
     ("data", "text"),
     [
@@ -51,6 +58,8 @@ def test_presets_join() -> None:
         ({"rules": [{"ops": "a", "stream": "side0", "min_tokens": "x"}]}, "min_tokens must be a whole number"),
         ({"rules": [{"ops": "a", "stream": "side0", "min_tokens": 3, "max_tokens": 2}]}, "token range 3..2 is empty"),
         ({"rules": [{"ops": 3, "stream": "side0"}]}, "ops must be a text"),
+        ({"rules": [], "split": "mhc"}, "split must be a list of patterns"),
+        ({"rules": [], "split": [3]}, "split must be a list of patterns"),
     ],
 )
 def test_bad_plans_are_refused(data: dict[str, Any], text: str) -> None:
