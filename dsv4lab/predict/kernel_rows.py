@@ -23,13 +23,16 @@ PLACES = 32
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One row: times in microseconds, ``blocks`` workgroups, each taking the share ``footprint`` of an SM."""
+    """One row: times in microseconds, ``blocks`` workgroups, each taking the share ``footprint`` of an SM
+    and ``shared`` of its shared memory.
+    """
 
     name: str
     start_us: float
     end_us: float
     blocks: int
     footprint: float
+    shared: float
 
 
 Replay = tuple[Launch, ...]
@@ -84,18 +87,18 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 def _launch(event: Mapping[str, Any], gpu: Mapping[str, Any]) -> Launch:
     args, start = event.get("args", {}), float(event["ts"])
-    blocks, footprint = (1, 0.0) if event["cat"] != "kernel" or "grid" not in args else _shape(args, gpu)
-    return Launch(str(event["name"]), start, start + float(event["dur"]), blocks, footprint)
+    shape = (1, 0.0, 0.0) if event["cat"] != "kernel" or "grid" not in args else _shape(args, gpu)
+    return Launch(str(event["name"]), start, start + float(event["dur"]), *shape)
 
 
-def _shape(args: Mapping[str, Any], gpu: Mapping[str, Any]) -> tuple[int, float]:
-    """Workgroups, and the largest of the shares of an SM that one takes: registers, memory, warps, places."""
+def _shape(args: Mapping[str, Any], gpu: Mapping[str, Any]) -> tuple[int, float, float]:
+    """Workgroups, what one takes of an SM's registers, warps or places, and of its memory."""
     warps = -(-prod(args["block"]) // int(gpu["warpSize"]))
     registers = -(-int(args["registers per thread"]) * int(gpu["warpSize"]) // REGISTER_UNIT) * REGISTER_UNIT
     shares = (
         registers * warps / gpu["regsPerMultiprocessor"],
-        (int(args["shared memory"]) + RESERVED_BYTES) / gpu["sharedMemPerMultiprocessor"],
         warps * gpu["warpSize"] / gpu["maxThreadsPerMultiprocessor"],
         1 / PLACES,
     )
-    return prod(args["grid"]), min(1.0, max(shares))
+    shared = (int(args["shared memory"]) + RESERVED_BYTES) / gpu["sharedMemPerMultiprocessor"]
+    return prod(args["grid"]), min(1.0, max(shares)), min(1.0, shared)

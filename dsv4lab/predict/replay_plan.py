@@ -24,6 +24,8 @@ from dsv4lab.timeline.program import MAIN, ProgramOp, StreamProgram
 
 PARTS = {**SPLITS, SIDE_GEMM: ("compressor.gemm", "indexer.compressor.gemm", "indexer.weights_gemm")}
 """Fused ops and their parts. Those of :data:`SPLITS` have a kernel each, the others one for all."""
+FUSED_BEFORE = {"indexer.weights_gemm": (SIDE_GEMM,)}
+"""Ops that only exist because a plan takes a fused op apart: the engine places them by that one's name too."""
 
 LEAST_US = 0.05
 """What a kernel takes at least beyond the end of the one before it."""
@@ -33,14 +35,15 @@ FLOOR_US = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """Kernel ``number`` of the step by itself: ``lead_us`` from the end of the one before it, then its cost.
+    """A kernel of the step by itself: ``lead_us`` from the end of the one before it, then its cost.
 
-    One that is launched before that end (programmatic launch) has no lead, and only what it adds behind it counts.
+    One that is launched before that end (programmatic launch: ``early``) has no lead, and only what it adds behind it
+    counts.
     """
 
-    number: int
     lead_us: float
     cost: Cost
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,49 +70,54 @@ def step_of(program: StreamProgram, replays: Replays, on: Machine, bytes_of: Seq
         raise TraceError(f"the baseline must be traced under plan off, this program is of plan {program.plan}")
     names = [row.name for row in replays.rows[0]]
     spans = op_kernels(program.ops, names)
-    leads, tails = _times(replays)
+    times = _times(replays)
     sizes = bytes_of or [0.0] * len(spans)
-    kernels = tuple(
-        _kernels(span, size, replays, leads, tails, on) for span, size in zip(spans, sizes, strict=True)
-    )  # fmt: skip
+    kernels = tuple(_kernels(span, size, replays, times, on) for span, size in zip(spans, sizes, strict=True))
     wall = median(max(row.end_us for row in rows) - rows[0].start_us for rows in replays.rows)
-    return Step(program, kernels, median(lead for lead in leads if lead > 0), wall)
+    return Step(program, kernels, median(when.lead_us for when in times if when.lead_us > 0), wall)
 
 
-def _times(replays: Replays) -> tuple[list[float], list[float]]:
-    """By kernel: from the end of all before it to its start, 0 if it starts sooner; and what it adds behind both."""
-    leads: list[list[float]] = []
-    tails: list[list[float]] = []
+@dataclass(frozen=True, slots=True)
+class _When:
+    """When a kernel runs: ``lead_us`` from the end of all before it to its start, 0 if it starts sooner; ``us``: what
+    it adds behind both; ``early_us``: how long before that end it starts.
+    """
+
+    lead_us: float
+    us: float
+    early_us: float
+
+
+def _times(replays: Replays) -> list[_When]:
+    """By kernel, medians over the replays."""
+    found: list[list[tuple[float, float, float]]] = []
     for rows in replays.rows:
         reach = rows[0].start_us
-        leads.append([])
-        tails.append([])
+        found.append([])
         for row in rows:
             lead = max(0.0, row.start_us - reach)
-            leads[-1].append(lead)
-            tails[-1].append(max(LEAST_US, row.end_us - reach - lead))
+            found[-1].append((lead, max(LEAST_US, row.end_us - reach - lead), max(0.0, reach - row.start_us)))
             reach = max(reach, row.end_us)
-    return [median(each) for each in zip(*leads, strict=True)], [median(each) for each in zip(*tails, strict=True)]
+    return [_When(*map(median, zip(*each, strict=True))) for each in zip(*found, strict=True)]
 
 
-def _kernels(
-    span: range, size: float, replays: Replays, leads: Sequence[float], tails: Sequence[float], on: Machine
-) -> tuple[Kernel, ...]:
+def _kernels(span: range, size: float, replays: Replays, times: Sequence[_When], on: Machine) -> tuple[Kernel, ...]:
     """The kernels of one op; its bytes go to them by their time beyond a floor."""
     rows = replays.rows[0]
-    beyond = [max(0.0, tails[i] - FLOOR_US) for i in span]
+    beyond = [max(0.0, times[i].us - FLOOR_US) for i in span]
     rate = on["bandwidth_gbps"] * on["roof_share"] * 1e3
     found = []
     for i, more in zip(span, beyond, strict=True):
         moved = size * more / (sum(beyond) or 1.0)
         cost = Cost(
-            tails[i],
+            times[i].us,
             occupancy=min(1.0, rows[i].blocks / on["cus"]),
-            bandwidth=min(1.0, moved / (tails[i] * rate)),
+            bandwidth=min(1.0, moved / (times[i].us * rate)),
             blocks=rows[i].blocks,
             footprint=rows[i].footprint,
+            shared=rows[i].shared,
         )
-        found.append(Kernel(i, leads[i], cost))
+        found.append(Kernel(times[i].lead_us, cost, times[i].early_us > LEAST_US))
     return tuple(found)
 
 
@@ -168,7 +176,7 @@ def _placed(
     """``op`` with its stream and kernels; its parts with theirs if the plan takes it apart."""
     parts = PARTS.get(op.name)
     if parts is None:
-        return [(op, plan.stream_of((op.name,), kind, tokens), own)]
+        return [(op, plan.stream_of((op.name, *FUSED_BEFORE.get(op.name, ())), kind, tokens), own)]
     streams = [plan.stream_of((part, op.name), kind, tokens) for part in parts]
     if len(set(streams)) == 1 and not plan.splits(op.name):
         return [(op, streams[0], own)]
@@ -189,16 +197,16 @@ def _workload(
     waits: Sequence[tuple[int, ...]],
     kernels: Sequence[tuple[Kernel, ...]],
 ) -> Workload:
-    """One packet per kernel. A kernel whose predecessor is another one than in the baseline has the usual lead."""
+    """One packet per kernel. One that begins a stream, or waits for another, has the usual lead and is not early."""
     last_row: dict[int, int] = {}
-    tail: dict[str, int] = {}
-    rows: list[tuple[ProgramOp, str, tuple[int, ...], Kernel, float]] = []
+    begun: set[str] = set()
+    rows: list[tuple[ProgramOp, str, tuple[int, ...], Kernel, bool]] = []
     for i in order:
         after = tuple(sorted(last_row[w] for w in waits[i]))
         for kernel in kernels[i]:
-            same = not after and tail.get(streams[i], -1) == kernel.number - 1
-            rows.append((ops[i], streams[i], after, kernel, kernel.lead_us if same else step.gap_us))
-            tail[streams[i]], after = kernel.number, ()
+            rows.append((ops[i], streams[i], after, kernel, not after and streams[i] in begun))
+            begun.add(streams[i])
+            after = ()
         last_row[i] = len(rows) - 1
     return Workload(
         names=tuple(row[0].name for row in rows),
@@ -209,7 +217,8 @@ def _workload(
         kinds=("kernel",) * len(rows),
         steps=(0,) * len(rows),
         label=label,
-        lead_us=tuple(row[4] for row in rows),
+        lead_us=tuple(row[3].lead_us if row[4] else step.gap_us for row in rows),
+        early=tuple(row[3].early and row[4] for row in rows),
     )
 
 

@@ -12,10 +12,10 @@ from heapq import heappop, heappush
 from dsv4lab.queues.costs import Machine
 from dsv4lab.queues.fluid import Sharing
 from dsv4lab.queues.packets import Packets
-from dsv4lab.queues.running import NEVER, Running
+from dsv4lab.queues.running import NEVER, PIECES, Running
 from dsv4lab.queues.workload import Cost, Workload
 
-START, WAKE, WRITTEN = 0, 1, 2
+START, WAKE, WRITTEN, EARLY = 0, 1, 2, 3
 
 
 @dataclass(slots=True)
@@ -54,7 +54,8 @@ class Simulation:
     ) -> None:
         n = len(workload)
         self.packets = packets
-        self.rings, self.extra, self.queue = packets.rings, packets.extra_ns, packets.queue
+        self.rings, self.extra, self.queue, self.early = packets.rings, packets.extra_ns, packets.queue, packets.early
+        self.early_ns, self.some_early = machine["early_us"] * 1e3, any(packets.early)
         self.collective = [kind == "collective" for kind in workload.kinds]
         self.floors = floors
         self.times = Times([0.0] * n, [0.0] * n, [NEVER] * n)
@@ -89,7 +90,7 @@ class Simulation:
                 self._head(q, 0.0)
         self.settled = True
         heap, running = self.heap, self.running
-        while heap or running.ids:
+        while heap or running:
             at, end = running.next_change()
             if heap and heap[0][0] < end:
                 now, _, what, q = heappop(heap)
@@ -97,6 +98,8 @@ class Simulation:
                     self._start(q, now)
                 elif what == WRITTEN:
                     self._head(q, now)
+                elif what == EARLY:
+                    self._place(q, now)
                 else:
                     self._resume(q, now)
             else:
@@ -172,7 +175,7 @@ class Simulation:
                 times.taxed += 1
             end = when + self._work(i, when)
             last = position + 1 == size
-            busy = running.ids or not self.settled or (heap and heap[0][0] <= end)
+            busy = running or not self.settled or (heap and heap[0][0] <= end)
             if busy or not (last or bits[ring[position + 1]]):
                 self.position[q] = position
                 self._push(when, START, q)
@@ -220,27 +223,48 @@ class Simulation:
         i = ring[self.position[q]]
         self._advance(now)
         self.times.start[i] = now
-        if not self.keeps:
-            self._take_ticket(q)
-        self.running.add(i, self.kind[i], self._work(i, now), self.ticket[q], self.core[q])
+        if not self.early[i] or not self.running.release(i):
+            if not self.keeps:
+                self._take_ticket(q)
+            self.running.add(i, self.kind[i], self._work(i, now), self.ticket[q], self.core[q])
         self.outstanding[q] += 1
         self.position[q] += 1
+        if self.some_early:
+            self._launch_early(q, i, now)
         if self.position[q] < len(ring):
             if self.packets.barrier_bit[ring[self.position[q]]]:
                 self.stalled[q] = True
             else:
                 self._head(q, now)
 
-    def _end(self, at: int, now: float) -> None:
-        """The kernel at place ``at`` ends, or its last wave begins."""
-        self._advance(now)
-        if self.running.turns_last(at):
+    def _launch_early(self, q: int, i: int, now: float) -> None:
+        """Once op ``i`` of ring ``q`` works and all its workgroups are placed, the next op may be launched early."""
+        ring, position = self.rings[q], self.position[q]
+        if position < len(ring) and self.early[ring[position]] and self.running.handed_out(i):
+            self._push(now + self.early_ns, EARLY, ring[position])
+
+    def _place(self, i: int, now: float) -> None:
+        """Op ``i`` takes its places while the one before it in its ring runs, if that still does."""
+        q = self.queue[i]
+        ring, position = self.rings[q], self.position[q]
+        if position == len(ring) or ring[position] != i or not self.outstanding[q]:
             return
-        i = self.running.remove(at)
+        self._advance(now)
+        self._take_ticket(q)
+        self.running.add(i, self.kind[i], self.work[i], self.ticket[q], self.core[q], held=True)
+
+    def _end(self, at: int, now: float) -> None:
+        """The kernel at place ``at`` ends, or its next phase begins."""
+        self._advance(now)
+        i, phase = self.running.change(at)
+        q = self.queue[i]
+        if phase:
+            if phase == PIECES:
+                self._launch_early(q, i, now)
+            return
         self.times.end[i] = now
         if self.collective[i]:
             self.last_collective = now
-        q = self.queue[i]
         self.outstanding[q] -= 1
         if i in self.waiters:
             self._wake(i, now)

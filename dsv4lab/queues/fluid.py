@@ -38,18 +38,26 @@ def fair_parts(demands: Sequence[float], capacity: float = 1.0) -> list[float]:
 
 
 def corun_rates(
-    costs: Sequence[Cost], sharing: Sharing, more: Sequence[bool] = (), cores: Sequence[int] = ()
+    costs: Sequence[Cost],
+    sharing: Sharing,
+    more: Sequence[bool] = (),
+    cores: Sequence[int] = (),
+    rest: Sequence[float] = (),
+    held: Sequence[bool] = (),
 ) -> tuple[float, ...]:
     """The rate of each kernel while exactly these run, in order of start, 0 to 1.
 
     ``more[i]``: kernel ``i`` has workgroups to start beyond those that run now; empty: none has. ``cores[i]``: the core
-    that it has to run on, one at a time; empty: anywhere.
+    that it has to run on, one at a time; empty: anywhere. ``rest[i]``: what share of its last wave still runs; empty:
+    all. ``held[i]``: it was launched early and waits in its places; empty: none does.
     """
     known = bool(cores) or all(cost.blocks for cost in costs)
     if cores:
         fits = tuple(float(core not in cores[:i]) for i, core in enumerate(cores))
     else:
-        fits = room(costs, more or (False,) * len(costs), sharing.cus) if known else (1.0,) * len(costs)
+        fits = room(costs, more or (False,) * len(costs), sharing.cus, rest) if known else (1.0,) * len(costs)
+    if any(held):
+        fits = tuple(0.0 if waits else fit for fit, waits in zip(fits, held, strict=True))
     if len(costs) < 2:
         return fits
     touched = sum(cost.occupancy * fit for cost, fit in zip(costs, fits, strict=True))

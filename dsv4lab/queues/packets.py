@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from dsv4lab.queues.costs import Machine
 from dsv4lab.queues.layout import Layout
@@ -13,7 +15,8 @@ from dsv4lab.queues.workload import Workload
 class Packets:
     """``rings[q]``: ops in queue ``q`` in order. By op: ``waits`` on signals, ``barriers`` (packets that hold them),
     ``barrier_bit`` (it waits for all packets before it in its ring), ``ready_ns`` (written by the host), ``extra_ns``
-    (beyond a dispatch: the entry of a graph). ``host_ns``: host time of all submissions.
+    (beyond a dispatch: the entry of a graph), ``early`` (it may take its places while the packet before it in its ring
+    runs). ``host_ns``: host time of all submissions.
     """
 
     rings: tuple[tuple[int, ...], ...]
@@ -24,6 +27,7 @@ class Packets:
     ready_ns: tuple[float, ...]
     extra_ns: tuple[float, ...]
     host_ns: float
+    early: tuple[bool, ...]
 
 
 def lower(workload: Workload, layout: Layout, machine: Machine) -> Packets:
@@ -46,6 +50,7 @@ def lower(workload: Workload, layout: Layout, machine: Machine) -> Packets:
         ready,
         extra,
         host,
+        _early(workload, layout, rings, waits),
     )
 
 
@@ -64,6 +69,17 @@ def _graph_joins(workload: Workload, layout: Layout, queue: tuple[int, ...]) -> 
         seen.add(lane)
         ends[lane] = i
     return tuple(waits)
+
+
+def _early(
+    workload: Workload, layout: Layout, rings: Sequence[Sequence[int]], waits: Sequence[tuple[int, ...]]
+) -> tuple[bool, ...]:
+    """Only what follows the packet before it in its ring, on the same lane, and nothing else."""
+    found = [False] * len(waits)
+    for ring in rings if any(workload.early) else ():
+        for before, i in pairwise(ring):
+            found[i] = workload.early[i] and not waits[i] and layout.lanes[before] == layout.lanes[i]
+    return tuple(found)
 
 
 def _barrier_bits(layout: Layout, queue: tuple[int, ...], elide: bool) -> list[bool]:

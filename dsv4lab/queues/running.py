@@ -1,9 +1,9 @@
-"""The kernels on the device: how fast each runs beside the others, and which is through next."""
+"""The kernels on the device: how fast each runs beside the others, and what comes next for which of them."""
 
 from __future__ import annotations
 
-from bisect import bisect
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from dsv4lab.queues.fluid import Sharing, corun_rates
 from dsv4lab.queues.slots import waves
@@ -11,95 +11,139 @@ from dsv4lab.queues.workload import Cost
 
 NEVER = float("inf")
 ALONE = (1.0,)
+HELD = (0.0,)
+PIECES = 4
+"""A last wave ends in so many pieces, one after the other from its begin to its end."""
+
+
+@dataclass(slots=True)
+class _Kernel:
+    """``left``: what is left of it, alone; ``phase``: ``PIECES + 1`` until its last wave begins, then how many pieces
+    of that still run; ``mark``: what is left of it when the next phase begins; ``wave``: what a wave takes alone.
+    """
+
+    op: int
+    kind: int
+    left: float
+    wave: float
+    phase: int
+    ticket: int
+    core: int
+    held: bool
+    mark: float
+    code: int = 0
+
+    def encode(self) -> None:
+        """All that its rate and those of others depend on, as one number."""
+        self.code = (self.kind * (PIECES + 2) + self.phase) * 2 + self.held
+
+
+def _mark(wave: float, phase: int) -> float:
+    return wave * min(1.0, (phase - 1) / PIECES) if phase > 1 else 0.0
 
 
 class Running:
     """Kernels that have started and not ended, in the order in which they get room. Times are nanoseconds.
 
-    ``left``: what is left of each, alone; ``rates``: how fast it goes now. A kernel of several waves has a ``mark``:
-    what is left of it when its last wave begins, 0 from then on.
+    ``rates``: how fast each goes now. One that was launched early is held until it is released: it has its room, and
+    does nothing.
     """
 
     def __init__(self, costs: Sequence[Cost], sharing: Sharing, *, cores: bool = False) -> None:
         self.now = 0.0
-        self.ids: list[int] = []
-        self.left: list[float] = []
         self.rates: tuple[float, ...] = ()
+        self._on: list[_Kernel] = []
         self._costs = costs
         self._sharing = sharing
-        self._kinds: list[int] = []
-        self._marks: list[float] = []
-        self._tickets: list[int] = []
-        self._cores: list[int] | None = [] if cores else None
-        self._last = [1.0 - 1.0 / waves(cost, sharing.cus) for cost in costs]
+        self._cores = cores
+        self._waves = [waves(cost, sharing.cus) for cost in costs]
         self._memo: dict[tuple[int, ...], tuple[float, ...]] = {}
 
-    def add(self, op: int, kind: int, work: float, ticket: int, core: int = 0) -> None:
+    def __bool__(self) -> bool:
+        return bool(self._on)
+
+    def add(self, op: int, kind: int, work: float, ticket: int, core: int = 0, *, held: bool = False) -> None:
         """Op ``op``, whose cost is number ``kind``, starts and would take ``work`` alone. Low tickets get room first.
 
-        ``core``: where it has to run, if that counts at all.
+        ``core``: where it has to run, if that counts at all. ``held``: it is launched early.
         """
-        at = bisect(self._tickets, ticket)
-        self._tickets.insert(at, ticket)
-        self.ids.insert(at, op)
-        self.left.insert(at, work)
-        self._kinds.insert(at, kind)
-        if self._cores is not None:
-            self._cores.insert(at, core)
-        self._marks.insert(at, work * (1.0 - self._last[kind]) if self._last[kind] else 0.0)
+        count, blocks = self._waves[kind], self._costs[kind].blocks
+        phase = PIECES + 1 if count > 1 else PIECES if blocks >= PIECES and not self._cores else 1
+        wave = work / count
+        kernel = _Kernel(op, kind, work, wave, phase, ticket, core, held, _mark(wave, phase))
+        kernel.encode()
+        at = len(self._on)
+        while at and self._on[at - 1].ticket > ticket:
+            at -= 1
+        self._on.insert(at, kernel)
         self._rerate()
 
-    def remove(self, at: int) -> int:
-        """The kernel at place ``at`` ends; its op."""
-        self.left.pop(at)
-        self._kinds.pop(at)
-        self._marks.pop(at)
-        self._tickets.pop(at)
-        if self._cores is not None:
-            self._cores.pop(at)
-        op = self.ids.pop(at)
+    def release(self, op: int) -> bool:
+        """Op ``op`` may go on; False if it was not launched early."""
+        kernel = self._find(op)
+        if kernel is None:
+            return False
+        kernel.held = False
+        kernel.encode()
         self._rerate()
-        return op
+        return True
+
+    def handed_out(self, op: int) -> bool:
+        """Whether op ``op`` runs, and no workgroup of it is left to start."""
+        kernel = self._find(op)
+        return kernel is not None and not kernel.held and kernel.phase <= PIECES
+
+    def _find(self, op: int) -> _Kernel | None:
+        return next((kernel for kernel in self._on if kernel.op == op), None)
 
     def advance(self, now: float) -> float:
         """Go on to ``now``; how long that was."""
         passed = now - self.now
-        if passed > 0:
-            if len(self.left) == 1:
-                self.left[0] = max(0.0, self.left[0] - passed * self.rates[0])
-            elif self.left:
-                self.left = [max(0.0, left - passed * rate) for left, rate in zip(self.left, self.rates, strict=True)]
+        if passed > 0 and self.rates == ALONE:
+            self._on[0].left = max(0.0, self._on[0].left - passed)
+        elif passed > 0:
+            for kernel, rate in zip(self._on, self.rates, strict=True):
+                kernel.left = max(0.0, kernel.left - passed * rate)
         self.now = now
         return passed
 
     def next_change(self) -> tuple[int, float]:
-        """The kernel (by its place) that ends or begins its last wave first, and when."""
-        if not self.ids:
-            return -1, NEVER
-        if len(self.ids) == 1 and not self._marks[0]:
-            return 0, self.now + self.left[0]
+        """The kernel (by its place) for which another phase begins first, or that ends, and when."""
+        if self.rates == ALONE:
+            return 0, self.now + self._on[0].left - self._on[0].mark
         at, soonest = -1, NEVER
-        for i, (left, mark, rate) in enumerate(zip(self.left, self._marks, self.rates, strict=True)):
-            if rate > 0 and (left - mark) / rate < soonest:
-                at, soonest = i, (left - mark) / rate
+        for i, (kernel, rate) in enumerate(zip(self._on, self.rates, strict=True)):
+            if rate > 0 and (kernel.left - kernel.mark) / rate < soonest:
+                at, soonest = i, (kernel.left - kernel.mark) / rate
         return at, self.now + soonest
 
-    def turns_last(self, at: int) -> bool:
-        """Whether what comes next for the kernel at place ``at`` is its last wave; that begins now."""
-        if not self._marks[at]:
-            return False
-        self._marks[at] = 0.0
+    def change(self, at: int) -> tuple[int, int]:
+        """The kernel at place ``at`` comes to its next phase: its op, and that phase; 0 if it ended and is gone."""
+        kernel = self._on[at]
+        kernel.phase -= 1
+        if kernel.phase:
+            kernel.mark = _mark(kernel.wave, kernel.phase)
+            kernel.encode()
+        else:
+            del self._on[at]
         self._rerate()
-        return True
+        return kernel.op, kernel.phase
 
     def _rerate(self) -> None:
-        if len(self.ids) < 2:
-            self.rates = ALONE
+        if len(self._on) < 2:
+            self.rates = (HELD if self._on[0].held else ALONE) if self._on else ()
             return
-        kinds = tuple(2 * kind + (mark > 0) for kind, mark in zip(self._kinds, self._marks, strict=True))
-        key = kinds if self._cores is None else (*kinds, -1, *self._cores)
+        key = tuple([kernel.code for kernel in self._on])
+        if self._cores:
+            key = (*key, -1, *(kernel.core for kernel in self._on))
         rates = self._memo.get(key)
         if rates is None:
-            costs, more = [self._costs[k // 2] for k in kinds], [bool(k % 2) for k in kinds]
-            rates = self._memo[key] = corun_rates(costs, self._sharing, more, self._cores or ())
+            rates = self._memo[key] = corun_rates(
+                [self._costs[kernel.kind] for kernel in self._on],
+                self._sharing,
+                [kernel.phase > PIECES for kernel in self._on],
+                [kernel.core for kernel in self._on] if self._cores else (),
+                [min(1.0, kernel.phase / PIECES) for kernel in self._on],
+                [kernel.held for kernel in self._on],
+            )
         self.rates = rates

@@ -18,7 +18,7 @@ class Cost:
 
     ``us``: its duration. ``occupancy``: the share of CUs that its workgroups touch. ``bandwidth`` and ``compute``: the
     shares of the device's memory rate and of its arithmetic that it uses meanwhile. All shares are 0 to 1. ``blocks``:
-    workgroups, 0 if not known; ``footprint``: the share of a CU that one of them takes.
+    workgroups, 0 if not known; ``footprint`` and ``shared``: shares of a CU and of its shared memory that one takes.
     """
 
     us: float
@@ -27,6 +27,7 @@ class Cost:
     compute: float = 0.0
     blocks: int = 0
     footprint: float = 0.0
+    shared: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,9 @@ class Workload:
     label: str = ""
     lead_us: tuple[float, ...] = ()
     """Time before each op that no packet explains (a late host in the trace that it comes from); empty: none."""
+    early: tuple[bool, ...] = ()
+    """Whether an op may be launched while the one before it on its stream runs (programmatic launch): it takes its
+    places then, and works from that one's end; empty: none."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -104,6 +108,7 @@ def repeat(workload: Workload, steps: int) -> Workload:
         kinds=workload.kinds * steps,
         steps=tuple(s for s in range(steps) for _ in range(n)),
         lead_us=workload.lead_us * steps,
+        early=workload.early * steps,
     )
 
 

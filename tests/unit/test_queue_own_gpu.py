@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -20,18 +22,13 @@ from dsv4lab.predict.corun import latency_load
 from dsv4lab.predict.kernel_rows import replays_of
 from dsv4lab.predict.op_kernels import op_kernels
 from dsv4lab.predict.replan import SPLITS, split_op
-from dsv4lab.predict.replay_plan import Step, planned
+from dsv4lab.predict.replay_plan import PARTS, Step, planned
 from dsv4lab.queues.costs import machine
 from dsv4lab.timeline.program import ProgramOp, StreamProgram
 
 RUNS = Path(__file__).parents[2] / "docs" / "measurements" / "h200-overlap"
 FOLDERS = sorted(path.parent for path in RUNS.glob("*/MANIFEST.json"))
 POINTS = 0.02
-MISSES = {
-    ("twelve", 1, "hip"): 0.037, ("twelve", 1, "hip+moe"): 0.039, ("twelve", 4, "cuda+moe"): 0.027,
-    ("twelve", 4, "side+moe"): 0.022,
-}  # fmt: skip
-"""Rows outside the two points, and how far: known, told in docs/queue-model.md, and not to get worse."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +48,7 @@ def test_gains_are_within_two_points_and_right_in_sign(rows: dict[str, list[Chec
     found = rows[folder]
     assert len(found) >= 3
     for row in found:
-        assert abs(row.error) <= MISSES.get((folder, row.level, row.plan), POINTS), row
+        assert abs(row.error) <= POINTS, row
         assert row.predicted * row.measured > 0 or abs(row.measured) <= 0.01, row
 
 
@@ -79,6 +76,16 @@ def test_the_latency_under_load_that_is_shipped_is_the_measured_one() -> None:
     assert on.values["corun_loss"].status == "assumed"  # nothing is fitted to overlapped runs
 
 
+def test_what_a_cross_stream_edge_and_an_early_launch_take_is_measured_too() -> None:
+    on = machine("h200")
+    probe = json.loads((RUNS / "twelve" / "probe.json").read_text())
+    assert probe["found"]["fork_join_us"] == pytest.approx(on["signal_device_us"], abs=0.02)
+    rows = replays_of(RUNS / "twelve" / "overlap-flash-tp8-unfused-1.pt.trace.json.gz").rows
+    apart = [median(r[i + 1].start_us - r[i].start_us for r in rows) for i in range(len(rows[0]) - 1)]
+    early = [at for i, at in enumerate(apart) if rows[0][i + 1].start_us < rows[0][i].end_us]
+    assert min(early) == pytest.approx(on["early_us"], abs=0.1)  # the smallest kernels; others place more workgroups
+
+
 @pytest.mark.parametrize("plan", ["off", "hip", "cuda", "moe", "cuda+moe"])
 def test_a_plan_is_recorded_as_the_engine_records_it(step: Step, plan: str) -> None:
     chosen = resolve_plan(plan)
@@ -93,6 +100,26 @@ def test_a_plan_is_recorded_as_the_engine_records_it(step: Step, plan: str) -> N
     assert ops == [(op.name, op.layer, op.stream) for op in compiled.ops]
     ends = [*(row - 1 for row in first_row[1:]), len(found) - 1]
     assert [found.waits[i] for i in first_row] == [tuple(ends[w] for w in op.waits) for op in compiled.ops]
+
+
+@pytest.mark.parametrize("plan", ["hip", "cuda", "side"])
+def test_parts_of_a_fused_op_go_where_the_engine_puts_them(plan: str) -> None:
+    """A trace of ``unfused`` has the parts as ops of their own; the engine places them by the fused op's name too."""
+    found = BenchFolder(RUNS / "twelve").step("unfused", 1, machine("h200"))
+    assert found is not None
+    parts = PARTS[SIDE_GEMM]
+    ops: list[Op] = []
+    for op in found.program.ops:
+        here = [p for p in found.program.ops if p.layer == op.layer and p.name in parts]
+        if op.name not in parts or len(here) == 1:
+            ops.append(_op(op))
+        elif op == here[0]:
+            ops.append(fuse(SIDE_GEMM, lambda _: None, [_op(part) for part in here]))
+    chosen = replace(resolve_plan(plan), split=(SIDE_GEMM,))
+    compiled = compile_program(ops, chosen, "decode", 1, late_sides=True).program
+    places = {(op.name, op.layer): op.stream for op in compiled.ops}
+    mine = planned(found, chosen)
+    assert {(n, la): s for n, la, s in zip(mine.names, mine.layers, mine.streams, strict=True)} == places
 
 
 def _op(op: ProgramOp) -> Op:
@@ -146,6 +173,7 @@ def test_files_without_graph_replays_are_refused(tmp_path: Path) -> None:
     assert (found.device, found.sms) == ("H200", 132)
     launch = found.rows[0][0]
     assert (launch.blocks, launch.end_us) == (6, 5.0)
+    assert launch.shared == pytest.approx(1536 / 233472)
     assert launch.footprint == pytest.approx(4 * 1280 / 65536)  # four warps of 33 registers, 1280 with rounding
     for correlations, text in (([1, 2], "no graph replay"), ([1, 1, 1, 2, 2], "not of one serial graph")):
         with pytest.raises(TraceError, match=text):

@@ -9,19 +9,20 @@ from hypothesis import strategies as st
 from dsv4lab.queues.costs import machine
 from dsv4lab.queues.fluid import Sharing, corun_rates
 from dsv4lab.queues.simulate import Simulated, simulate
-from dsv4lab.queues.slots import at_once, last_wave, room, waves
+from dsv4lab.queues.slots import at_once, carveout, last_wave, room, waves
 from dsv4lab.queues.workload import Cost, Workload
 
 CALM = {"corun_loss": 0.0, "latency_load": 0.0, "dispatch_us": 0.0, "gap_us": 0.0, "graph_us": 0.0}
 CALM |= {"signal_device_us": 0.0, "graph_submit_us": 0.0}
 
 
-def kernel(us: float, blocks: int, footprint: float, bandwidth: float = 0.0) -> Cost:
-    return Cost(us, bandwidth=bandwidth, blocks=blocks, footprint=footprint)
+def kernel(us: float, blocks: int, footprint: float, bandwidth: float = 0.0, shared: float = 0.0) -> Cost:
+    return Cost(us, bandwidth=bandwidth, blocks=blocks, footprint=footprint, shared=shared)
 
 
 def test_waves_of_a_kernel_by_itself() -> None:
-    assert at_once(1000, 0.3, 132) == 396
+    assert at_once(kernel(1, 1000, 0.3), 132) == 396
+    assert at_once(kernel(1, 1000, 0.3, shared=0.5), 132) == 264
     assert (waves(kernel(1, 1000, 0.3), 132), last_wave(kernel(1, 1000, 0.3), 132)) == (3, 208)
     assert (waves(kernel(1, 396, 0.3), 132), last_wave(kernel(1, 396, 0.3), 132)) == (1, 396)
     assert waves(Cost(1.0), 132) == 1
@@ -68,9 +69,38 @@ def test_a_small_kernel_starts_in_the_last_wave_of_a_large_one() -> None:
     assert beside.times.end[2] == pytest.approx(3000)
 
 
-def test_a_kernel_that_fills_all_cus_lets_the_next_one_in_at_its_end() -> None:
-    run = two(kernel(9.0, 132, 1.0), kernel(4.0, 64, 0.3), 2.0)
-    assert run.times.end[2] == pytest.approx(13000)
+def test_workgroups_of_the_last_wave_end_one_after_the_other() -> None:
+    run = two(kernel(8.0, 132, 1.0), kernel(2.0, 66, 1.0), 2.0)
+    assert run.times.end[1] == pytest.approx(8000)
+    # 33 CUs are free from 2 on: for half of it, then for 33 of 50 workgroups, then for all that are left
+    assert run.times.end[2] == pytest.approx(2000 + 1000 + 500 * 50 / 33 + 1000)
+    assert run.times.start[2] == pytest.approx(2000)
+    early = two(kernel(8.0, 132, 1.0), kernel(1.0, 10, 1.0), 1.0)
+    assert early.times.end[2] == pytest.approx(3000)  # from 2, when the first piece has ended
+
+
+def test_a_cu_is_set_for_the_kernel_that_comes_first() -> None:
+    light, heavy = kernel(5, 132, 0.5, shared=0.01), kernel(5, 10, 0.1, shared=0.25)
+    assert carveout(light) == pytest.approx(8 / 228)  # two of 2.3 KiB fit
+    assert carveout(heavy) == pytest.approx(1.0)  # four of 57 KiB
+    assert carveout(kernel(5, 10, 0.1)) == 0.0
+    assert room([light, heavy], [False, False], 132) == (1.0, 0.0)
+    assert room([kernel(5, 127, 0.5, shared=0.01), heavy], [False, False], 132) == (1.0, 1.0)  # five that are empty
+    assert room([heavy, light], [False, False], 132) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(("early", "third"), [(False, 3000), (True, 7750)])
+def test_a_kernel_that_is_launched_early_keeps_its_place(early: bool, third: float) -> None:
+    """``b`` needs two waves of 2 us and follows ``a``; ``c`` of another stream could begin at 2, beside ``a``."""
+    work = Workload(
+        names=("lead", "a", "b", "c"), layers=(-1,) * 4, streams=("side0", "main", "main", "side0"), waits=((),) * 4,
+        costs=(Cost(2.0, blocks=1), kernel(4.0, 10, 0.1), kernel(4.0, 264, 1.0), kernel(1.0, 132, 0.5)),
+        kinds=("kernel",) * 4, steps=(0,) * 4, early=(False, False, early, False),
+    )  # fmt: skip
+    run = simulate(work, machine("h200", changes={**CALM, "early_us": 1.0}))
+    assert run.times.end[1] == run.times.start[2] == pytest.approx(4000)  # it waits for the end of what it follows
+    assert run.times.end[3] == pytest.approx(third)
+    assert run.times.end[2] == pytest.approx(8000)
 
 
 def test_starts_are_spaced() -> None:
