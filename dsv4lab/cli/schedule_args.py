@@ -20,9 +20,7 @@ FIELDS = (
 
 def add_schedule_arguments(parser: argparse.ArgumentParser) -> None:
     """``--chunked-prefill-size``, ``--enable-mixed-chunk``, ``--page-reservation`` and the prefix cache's."""
-    parser.add_argument(
-        "--chunked-prefill-size", type=_tokens, metavar="N", help="tokens of a prefill forward (default: 512)"
-    )
+    add_chunk_argument(parser)
     parser.add_argument(
         "--enable-mixed-chunk",
         action="store_true",
@@ -46,6 +44,13 @@ def add_schedule_arguments(parser: argparse.ArgumentParser) -> None:
         type=size("--prefix-cache-bytes"),
         metavar="SIZE",
         help="most bytes of its snapshots (default: 256MiB)",
+    )
+
+
+def add_chunk_argument(parser: argparse.ArgumentParser) -> None:
+    """``--chunked-prefill-size`` alone."""
+    parser.add_argument(
+        "--chunked-prefill-size", type=_tokens, metavar="N", help="tokens of a prefill forward (default: 512)"
     )
 
 

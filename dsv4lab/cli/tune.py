@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from dsv4lab.cli import knob_args, model_args, rank_args, search_args, tune_search, tune_server
+from dsv4lab.cli import knob_args, model_args, rank_args, schedule_args, search_args, tune_search, tune_server
 from dsv4lab.cli.base import Command
 from dsv4lab.cli.output import console, emit_json, note, progress, say, text_table
 from dsv4lab.config.engine import QUEUE_POLICIES, EngineConfig
@@ -74,6 +74,7 @@ class TuneCommand(Command):
         _add_effort(parser, "--confirm", CONFIRM, "paired trials of the winner against off, 30 after a search")
         parser.add_argument("--no-control", action="store_true", help="leave out off with all cores inside the op")
         rank_args.add_rank_arguments(parser)
+        schedule_args.add_chunk_argument(parser)
         search_args.add_search_arguments(parser)
         knob_args.add_knob_arguments(parser)
         tune_server.add_server_arguments(parser)

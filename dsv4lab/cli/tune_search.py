@@ -61,11 +61,13 @@ def run_search_command(args: argparse.Namespace, folder: Path) -> int:
     except (KeyboardInterrupt, EngineError):
         note(f"what was measured so far is kept: the same command with --out {folder} --resume goes on")
         raise
-    if args.json:
-        emit_json({**result.to_json(), "report": str(_report(folder))})
-    else:
+    if not args.json:
         _print(result)
-        console().print(Text(f"report: {_report(folder)}"))
+    report = _report(folder)
+    if args.json:
+        emit_json({**result.to_json(), "report": None if report is None else str(report)})
+    elif report is not None:
+        console().print(Text(f"report: {report}"))
     return 0
 
 
@@ -76,11 +78,18 @@ def _engine(target: ArmTarget) -> EngineArms:
     return target
 
 
-def _report(folder: Path) -> Path:
+def _report(folder: Path) -> Path | None:
+    """The page that it writes; None, with a note, on a machine without plotly: what was measured is whole there too."""
     from dsv4lab.tuning.read_view import read_view
     from dsv4lab.tuning.store import REPORT
-    from dsv4lab.tuning.summary_page import write_summary
 
+    try:
+        from dsv4lab.tuning.summary_page import write_summary
+    except ModuleNotFoundError as error:
+        if error.name != "plotly":
+            raise
+        note(f"there is no plotly here to draw {REPORT} with; elsewhere: dsv4lab report {folder} --html {REPORT}")
+        return None
     return write_summary(read_view(folder), folder / REPORT)
 
 
@@ -93,6 +102,7 @@ def _asked(args: argparse.Namespace, folder: Path) -> tuple[SearchPlan, ArmTarge
     plans = _plans(args)
     queues: tuple[int, ...] | None = args.hw_queues or (CPU_QUEUES if args.device == "cpu" else None)
     config = _config(args, None if queues is None else queues[0])
+    _check_auto(plans, config)
     plan = _plan(args, _engine_space(args, plans, queues or (config.hw_queues,)), args.search)
     own = {name: setting for name, setting in plans.items() if not isinstance(setting, str)}
     alive = 2 if config.device == "cpu" else 1  # a GPU may not hold two
@@ -119,6 +129,15 @@ def _plan(args: argparse.Namespace, space: KnobSpace, method: str) -> SearchPlan
 def _plans(args: argparse.Namespace) -> dict[str, OverlapSetting]:
     settings = [model_args.plan_setting(word.strip()) for word in args.plans.split(",") if word.strip()]
     return {model_args.plan_name(setting): setting for setting in settings if setting is not None}
+
+
+def _check_auto(plans: dict[str, OverlapSetting], config: EngineConfig) -> None:
+    from dsv4lab.overlap.plan import is_auto, resolve_plan
+
+    if any(is_auto(resolve_plan(plan)) for plan in plans.values()) and (
+        config.device == "cpu" or not config.times_plans
+    ):
+        raise UsageError("--plans auto: it measures graphs on one GPU; here it takes names of presets, or plan files")
 
 
 def _engine_space(args: argparse.Namespace, plans: dict[str, OverlapSetting], hw_queues: tuple[int, ...]) -> KnobSpace:

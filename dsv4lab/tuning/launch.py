@@ -31,11 +31,21 @@ _KEPT = {
     "num_layers": "--layers",
     "dtype": "--dtype",
     "weights": "--weights",
+    "seed": "--seed",
+    "kv_cache_dtype": "--kv-cache-dtype",
+    "index_cache_dtype": "--index-cache-dtype",
     "kv_layout": "--kv-layout",
     "speculative": "--speculative",
+    "chunked_prefill_size": "--chunked-prefill-size",
+    "tp_size": "--tp-size",
+    "dp_size": "--dp-size",
+    "ep_size": "--ep-size",
+    "shared_expert_fusion": "--enforce-shared-experts-fusion",
     "graphs": "--no-graphs",
     "graph_max_bs": "--graph-max-bs",
 }
+_SWITCHES = ("graphs", "shared_expert_fusion")
+"""Of these, options without a value."""
 _LOAD_OPTIONS = {
     CONCURRENCY: "--concurrency",
     PROMPT_TOKENS: "--prompt-tokens",
@@ -113,7 +123,7 @@ def engine_lines(facts: Mapping[str, Any], setting: Setting, load: Setting) -> l
 def _kept(facts: Mapping[str, Any]) -> list[str]:
     """Options for what the engine was measured with and is not the default."""
     given = _changed(facts)
-    words = [[_KEPT[name]] if name == "graphs" else [_KEPT[name], str(value)] for name, value in given.items()]
+    words = [[_KEPT[name]] if name in _SWITCHES else [_KEPT[name], str(value)] for name, value in given.items()]
     return [word for option in words for word in option]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from dsv4lab.cli.main import command_parser, load_command
+from dsv4lab.cli.model_args import engine_config
 from dsv4lab.config.engine import EngineConfig
 from dsv4lab.tuning import summary
 from dsv4lab.tuning.framework import framework_of
@@ -234,6 +236,25 @@ def test_launch_lines_of_a_gpu_start_the_same_engine() -> None:
         "lab.open('flash', device='cuda:1', num_layers=6, dtype='bfloat16', weights='stored', graphs=False, "
         "plan='off', high_priority_main=True)"
     )
+
+
+def test_launch_lines_keep_all_that_a_session_can_set() -> None:
+    """Whatever `tune` gives the engine beside its knobs: a line that forgets one starts another engine."""
+    model = "--preset demo --layers 3 --seed 7 --dtype bfloat16 --weights stored"
+    pool = "--kv-cache-dtype fp8 --index-cache-dtype fp8 --kv-layout three_pool --chunked-prefill-size 1024"
+    ranks = "--tp-size 2 --dp-size 2 --enforce-shared-experts-fusion --graph-max-bs 4"
+    asked = command_parser(load_command("tune")).parse_args(shlex.split(f"{model} {pool} {ranks}"))
+    config = one_value(asked)
+    for line in engine_lines(config.to_json(), Setting.of(plan="hip", hw_queues=4), Setting.of(concurrency=2)):
+        name, *rest = shlex.split(line)[1:]
+        again = one_value(command_parser(load_command(name)).parse_args(rest))
+        assert again == replace(config, max_total_tokens=again.max_total_tokens)
+
+
+def one_value(args: argparse.Namespace) -> EngineConfig:
+    """The engine of a command line with plan ``hip`` on four queues for two requests."""
+    sizes = {"prompt_tokens": 32, "max_new_tokens": 8, "queue_policy": "round_robin", "side_streams": None}
+    return engine_config(argparse.Namespace(**{**vars(args), **sizes}), 2, plan="hip", hw_queues=4)
 
 
 def test_a_simulation_recommends_no_launch_line(view: SessionView) -> None:

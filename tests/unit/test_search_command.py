@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -178,6 +180,25 @@ def test_a_result_is_told_by_load_with_forecast_and_measurement_side_by_side(res
     assert json.loads(json.dumps(result.to_json(), default=str))["levels"][0]["verdict"] == "faster"
 
 
+def test_without_plotly_the_session_ends_well_and_says_who_draws_its_page(result: SearchResult) -> None:
+    code = (
+        "import sys; from importlib.machinery import PathFinder as P; find = P.find_spec\n"
+        "P.find_spec = lambda name, *more: None if name == 'plotly' else find(name, *more)\n"
+        "from pathlib import Path; from dsv4lab.cli.tune_search import _report\n"
+        "print(_report(Path(sys.argv[1])))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, str(result.folder)], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (0, "None\n")
+    assert f"dsv4lab report {result.folder} --html" in " ".join(ran.stderr.split())
+
+
+def test_a_plan_that_is_picked_by_measuring_graphs_needs_them() -> None:
+    with pytest.raises(UsageError, match="--plans auto: it measures graphs on one GPU"):
+        asked("--search", "grid", "--plans", "off,auto")
+    with pytest.raises(UsageError, match="--plans auto"):
+        asked("--search", "grid", "--plans", "off,auto", "--device", "cuda", "--no-graphs")
+
+
 def test_other_answers_are_told_too(result: SearchResult) -> None:
     level = result.levels[0]
     assert level.confirmation is not None
@@ -186,9 +207,11 @@ def test_other_answers_are_told_too(result: SearchResult) -> None:
     same = replace(level, use=level.baseline, verdict="no difference")
     assert text.headline(SPACE, same).startswith("concurrency 1: stay with off. No difference: hip gave TPOT -")
     open_ = replace(
-        same, verdict="undecided", confirmation=replace(level.confirmation, stopped="the session's time is over")
+        same,
+        verdict="undecided",
+        confirmation=replace(level.confirmation, stopped="its part of the session's time is over"),
     )
-    assert text.headline(SPACE, open_).endswith("; the session's time is over.")
+    assert text.headline(SPACE, open_).endswith("; its part of the session's time is over.")
     failed = replace(same, verdict="failed", confirmation=replace(level.confirmation, delta=None, why="it died"))
     assert text.headline(SPACE, failed).endswith("hip could not be confirmed: it died.")
 

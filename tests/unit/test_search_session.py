@@ -9,6 +9,7 @@ import random
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,15 @@ import pytest
 from dsv4lab.errors import EngineError, UsageError
 from dsv4lab.tuning.block import CRASHED, DIED_AT_START, HUNG, OUTPUTS_DIFFER, Measured
 from dsv4lab.tuning.knobs import LIVE, LOAD, PROCESS, Knob, KnobSpace, Setting
+from dsv4lab.tuning.profiles import record_profiles
 from dsv4lab.tuning.reading import read_session
+from dsv4lab.tuning.search import session
+from dsv4lab.tuning.search.duel import TIME_OVER
 from dsv4lab.tuning.search.forecast import Forecast
 from dsv4lab.tuning.search.outcome import NOTHING_BETTER, SearchResult
 from dsv4lab.tuning.search.plan import GRID, PARETO, TPE, Effort, SearchPlan
 from dsv4lab.tuning.search.session import run_search
+from dsv4lab.tuning.search.timer import Timer
 from dsv4lab.tuning.simulated_arms import SimulatedArms, SimulatedNoise, additive
 from dsv4lab.tuning.store import RECORDS, StoreError, read_records
 
@@ -216,6 +221,46 @@ def test_time_is_a_budget_too(tmp_path: Path) -> None:
     result = search(tmp_path / "s", SearchPlan(SMALL, GRID, QUICK, seconds=1e-6), SimulatedArms(SMALL, EFFECTS, NOISE))
     assert result.trials == 0
     assert [level.verdict for level in result.levels] == [NOTHING_BETTER, NOTHING_BETTER]
+
+
+def test_where_time_is_short_every_load_gets_its_part_of_the_fresh_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = KnobSpace(
+        (Knob("plan", ("off", "hip", "cuda"), LIVE), Knob("concurrency", (1, 16, 100), LOAD)), Setting.of(plan="off")
+    )
+    close = additive({"plan": {"hip": -0.03, "cuda": -0.03}})
+    arms = SimulatedArms(space, close, SimulatedNoise(sd=0.002), seed=3)
+    monkeypatch.setattr(session, "Timer", partial(Timer, clock=lambda: arms.simulated_s))
+    never_sure = replace(QUICK, alpha=1e-12, confirm_pairs=1000)
+    plan = SearchPlan(space, GRID, never_sure, seconds=60.0)
+    result = search(tmp_path / "s", plan, arms)
+    pairs = [level.confirmation.pairs if level.confirmation else 0 for level in result.levels]
+    assert min(pairs) >= max(pairs) - 1 >= 4
+    assert {level.confirmation.stopped for level in result.levels if level.confirmation} == {TIME_OVER}
+    assert 59.0 < arms.simulated_s < 63.0
+
+
+class Slow(SimulatedArms):
+    """Profiles that take five minutes each."""
+
+    def profile(self, setting: Setting, folder: Path) -> None:
+        self.profiled.append(setting)
+        self.simulated_s += 300.0
+
+    profiled: list[Setting]
+
+
+@pytest.mark.parametrize(("seconds", "profiles"), [(None, 4), (700.0, 2), (250.0, 1), (1.0, 0)])
+def test_profiles_begin_only_where_there_is_time_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float | None, profiles: int
+) -> None:
+    arms = Slow(SMALL, EFFECTS, SimulatedNoise(sd=0.0001))
+    arms.profiled = []
+    monkeypatch.setattr(session, "Timer", partial(Timer, clock=lambda: arms.simulated_s))
+    monkeypatch.setattr(session, "record_profiles", partial(record_profiles, clock=lambda: arms.simulated_s))
+    search(tmp_path / "s", SearchPlan(SMALL, GRID, QUICK, trials=2, seconds=seconds), arms)
+    assert len(arms.profiled) == profiles
 
 
 class Dies(SimulatedArms):

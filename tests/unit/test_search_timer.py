@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from dsv4lab.tuning.knobs import Setting
 from dsv4lab.tuning.search.timer import Timer
+
+ONE, FOUR, SIXTEEN = (Setting.of(concurrency=count) for count in (1, 4, 16))
 
 
 class Watch:
@@ -22,7 +27,7 @@ def timed(seconds: float | None, before: float = 0.0, pairs: int = 10) -> tuple[
 def trial(timer: Timer, watch: Watch, blocks: int, seconds: float) -> None:
     with timer.trial():
         for _ in range(blocks):
-            timer.count(confirming=False)
+            timer.count(ONE, seconds / blocks, confirming=False)
         watch.now += seconds
 
 
@@ -38,7 +43,7 @@ def test_confirming_gets_its_time_at_the_end() -> None:
     assert timer.exploring_over()
     assert not timer.over()
     for _ in range(5):
-        timer.count(confirming=True)
+        timer.count(ONE, 2.0, confirming=True)
     assert timer.reserve == pytest.approx(30.0)
     watch.now = 100.0
     assert timer.over()
@@ -61,3 +66,31 @@ def test_without_a_bound_nothing_is_ever_over() -> None:
     watch.now = 1e9
     assert not timer.over()
     assert not timer.exploring_over()
+
+
+def test_loads_share_what_is_left_by_what_their_blocks_take() -> None:
+    timer, watch = timed(100.0)
+    timer.count(ONE, 9.0, confirming=False)
+    timer.count(ONE, 1.0, confirming=False)  # the first had to compile
+    timer.count(FOUR, 3.0, confirming=False)
+    timer.count(FOUR, math.nan, confirming=False)
+    watch.now = 20.0
+    first = timer.share(ONE, (ONE, FOUR))
+    assert first.left_s() == pytest.approx(20.0)
+    half = first.part(0.5)
+    watch.now = 29.0
+    assert (half.over(), half.left_s()) == (False, pytest.approx(1.0))
+    watch.now = 30.0
+    assert half.over()
+    assert not first.over()
+    assert timer.share(FOUR, (FOUR,)).left_s() == pytest.approx(70.0)  # what the first left is the others'
+    assert timer.share(SIXTEEN, (FOUR, SIXTEEN)).left_s() == pytest.approx(35.0)  # no block yet: as the slowest
+    watch.now = 130.0
+    assert timer.share(FOUR, (FOUR,)).over()
+    assert timer.whole().part(0.5).left_s() == 0.0
+
+
+def test_a_session_without_a_bound_has_no_parts() -> None:
+    timer, watch = timed(None)
+    watch.now = 1e9
+    assert timer.share(ONE, (ONE, FOUR)).part(0.5).left_s() == math.inf

@@ -13,7 +13,7 @@ from dsv4lab.tuning.search.plan import PARETO, SearchPlan
 from dsv4lab.tuning.search.stand import ArmFailure, Stand, derived_seed
 from dsv4lab.tuning.stats import median
 
-TIME_OVER = "the session's time is over"
+TIME_OVER = "its part of the session's time is over"
 RUN_OFF_FACTOR = 2
 """A run-off takes so many times the pairs of exploring."""
 BEHIND = "the best setting so far is out of reach"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dsv4lab.errors import EngineError
-from dsv4lab.tuning.block import CONFIRM, EXPLORE, RUN_OFF, Block
+from dsv4lab.tuning.block import CONFIRM, EXPLORE, OK, RUN_OFF, Block
 from dsv4lab.tuning.knobs import Setting
 from dsv4lab.tuning.search.duel import Duel, Limits
 from dsv4lab.tuning.search.forecast import Order
@@ -17,11 +17,13 @@ from dsv4lab.tuning.search.outcome import contenders, pick_candidate
 from dsv4lab.tuning.search.plan import SearchPlan
 from dsv4lab.tuning.search.propose import Proposal, Proposer
 from dsv4lab.tuning.search.stand import ArmFailure, Stand
-from dsv4lab.tuning.search.timer import Timer
+from dsv4lab.tuning.search.timer import Span, Timer
 from dsv4lab.tuning.store import SessionStore
 
 POLL_S = 0.25
 BASELINE_TRIES = 2
+RUN_OFF_SHARE = 1 / 3
+"""Of a load's time, where that is bounded, a run-off takes so much at most; the fresh pairs behind it decide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class Runner:
     def confirm(self) -> dict[Setting, Decision | None]:
         """Per load what fresh pairs say of its best setting; None where no setting came out ahead.
 
-        Each load is one worker's; the others wait for what it finds.
+        Each load is one worker's; the others wait for what it finds. Where time is bounded, each gets its share of it.
         """
         found: dict[Setting, Decision | None] = {}
         left = list(self._plan.space.strata())
@@ -94,7 +96,7 @@ class Runner:
                 if held is not None and not held.done:
                     continue
                 if held is None:
-                    found[load] = self._confirm(load)
+                    found[load] = self._confirm(load, self._timer.share(load, left))
                     self._proposer.confirmed(load, found[load])
                 else:
                     found[load] = None if held.result is None else Decision.from_json(held.result)
@@ -106,7 +108,8 @@ class Runner:
 
     def on_block(self, block: Block) -> None:
         """A load has been measured: the time that the rest will take is known better."""
-        self._timer.count(confirming=block.phase in (RUN_OFF, CONFIRM))
+        load = self._plan.space.load_of(block.setting)
+        self._timer.count(load, block.wall_s, confirming=block.phase in (RUN_OFF, CONFIRM))
         self.say(self._text)
 
     def say(self, text: str) -> None:
@@ -130,10 +133,10 @@ class Runner:
         self._proposer.finish(proposal, decision)
         self._done += 1
 
-    def _confirm(self, load: Setting) -> Decision | None:
+    def _confirm(self, load: Setting, time: Span) -> Decision | None:
         space, effort = self._plan.space, self._plan.effort
         if load not in self._log.candidates:
-            candidate = self._candidate(load)
+            candidate = self._candidate(load, time.part(RUN_OFF_SHARE))
             chosen = None if candidate is None else candidate.to_json()
             self._store.append(CANDIDATE, load=load.to_json(), setting=chosen)
             self._log.candidates[load] = candidate
@@ -141,25 +144,30 @@ class Runner:
         if candidate is None:
             return None
         alpha = effort.alpha / len(space.strata())
-        return self._measured(CONFIRM, candidate, f"confirming {space.short(candidate)}", alpha)
+        return self._measured(CONFIRM, candidate, f"confirming {space.short(candidate)}", Limits(alpha, over=time.over))
 
-    def _candidate(self, load: Setting) -> Setting | None:
+    def _candidate(self, load: Setting, time: Span) -> Setting | None:
         """The best setting of a load; where several are close, by pairs that only they have, more than before."""
         space, effort = self._plan.space, self._plan.effort
         found = self._proposer.decisions()
         close = contenders(space, load, found, effort.least)
         if len(close) > 1:
-            found = [self._measured(RUN_OFF, one, f"run-off: {space.short(one)}", effort.alpha) for one in close]
+            found = [d for d in found if d.setting in close]
+            for at, one in enumerate(close):
+                limits = Limits(effort.alpha, over=time.part(1 / (len(close) - at)).over)
+                met = self._measured(RUN_OFF, one, f"run-off: {space.short(one)}", limits)
+                if met.pairs or met.outcome != OK:  # else there was no time for it, and its first pairs have to do
+                    found = [met if d.setting == one else d for d in found]
         return pick_candidate(space, load, found, effort.least)
 
-    def _measured(self, phase: str, setting: Setting, text: str, alpha: float) -> Decision:
+    def _measured(self, phase: str, setting: Setting, text: str, limits: Limits) -> Decision:
         """The decision of this phase on a setting: the one on record, or by measuring what it lacks."""
         mine = [c for c in self._log.claims.values() if (c.phase, c.setting) == (phase, setting)]
         claim = mine[0] if mine else self._claimed(phase, setting, phase)
         if claim.trial in self._log.decisions:
             return self._log.decisions[claim.trial]
         self.say(text)
-        return self._decide(claim, Limits(alpha, over=self._timer.over))
+        return self._decide(claim, limits)
 
     def _decide(self, claim: Claim, limits: Limits) -> Decision:
         """Run the pairs of ``claim``. A baseline that fails is tried again; a second time in a row ends the session."""

@@ -113,9 +113,8 @@ def _search(
     confirmed = runner.confirm()
     known = proposer.decisions()
     levels = tuple(Level.of(plan.space, load, known, confirmed[load]) for load in plan.space.strata())
-    if not timer.over():
-        looked = [setting for level in levels for setting in (level.baseline, level.candidate or level.use)]
-        record_profiles(target, store, looked, runner.say)
+    looked = [setting for level in levels for setting in (level.baseline, level.candidate or level.use)]
+    record_profiles(target, store, looked, runner.say, timer.whole().left_s)
     return SearchResult(
         folder=store.folder,
         manifest=manifest,

@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+
+from dsv4lab.tuning.knobs import Setting
 
 MOST_RESERVE = 0.5
 """Share of a session's time that is kept for confirming, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a session's time, until ``end`` seconds of it have passed; None: without an end."""
+
+    elapsed: Callable[[], float]
+    end: float | None
+
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.left_s() <= 0
+
+    def left_s(self) -> float:
+        """Seconds until its end, below zero behind it; infinite without one."""
+        return math.inf if self.end is None else self.end - self.elapsed()
+
+    def part(self, share: float) -> Span:
+        """The first ``share`` (0 to 1) of what is left of it now."""
+        if self.end is None:
+            return self
+        return Span(self.elapsed, self.elapsed() + share * max(0.0, self.left_s()))
 
 
 class Timer:
@@ -24,6 +50,7 @@ class Timer:
         self._blocks_to_confirm = 2 * pairs
         self._blocks = 0
         self._loading = 0.0  # seconds spent in blocks, with all that goes with them
+        self._block_s: dict[Setting, float] = {}  # of the latest block under each load
         self._trials = 0
 
     @property
@@ -39,8 +66,10 @@ class Timer:
         self._loading += self._clock() - begun
         self._trials += 1
 
-    def count(self, *, confirming: bool) -> None:
-        """One more block has been measured."""
+    def count(self, load: Setting, seconds: float, *, confirming: bool) -> None:
+        """One more block has been measured, under ``load``; its own ``seconds`` are NaN if it failed."""
+        if seconds > 0:
+            self._block_s[load] = seconds
         if confirming:
             self._blocks_to_confirm = max(0, self._blocks_to_confirm - 1)
         else:
@@ -54,9 +83,19 @@ class Timer:
         wanted = self._blocks_to_confirm * self._loading / self._blocks
         return wanted if self._seconds is None else min(wanted, MOST_RESERVE * self._seconds)
 
+    def whole(self) -> Span:
+        """The session's time."""
+        return Span(lambda: self.elapsed, self._seconds)
+
+    def share(self, load: Setting, left: Sequence[Setting]) -> Span:
+        """What ``load`` may take of the rest so that each of ``left``, which it is of, gets as many blocks."""
+        unknown = max((self._block_s[one] for one in left if one in self._block_s), default=1.0)
+        weights = {one: self._block_s.get(one, unknown) for one in left}
+        return self.whole().part(weights[load] / sum(weights.values()))
+
     def over(self) -> bool:
         """Whether the session's time is over."""
-        return self._seconds is not None and self.elapsed >= self._seconds
+        return self.whole().over()
 
     def exploring_over(self) -> bool:
         """Whether what is left of the time is needed for confirming."""
