@@ -1,6 +1,6 @@
 """One to 16 tokens: launch configs of the kernels of a decode step, on the models' full shapes and their TP-8 shards.
 
-    python kernels/bench/small.py --out OUT.jsonl [--ops gemm,moe,mhc,norm,topk,route] [--tokens 1,4] [--seconds 140]
+    python kernels/bench/small.py --out OUT.jsonl [--ops gemm,moe,mhc,topk,route,pages] [--tokens 1,4] [--seconds 140]
 
 A point is an op, a shape and a number of tokens. Its results with the launch tables as they are go through the
 correctness gate (once per op and shape); every candidate config of one table at a time is then pinned, compared with
@@ -34,6 +34,7 @@ from dsv4_kernels.registry import Arguments, spec
 from dsv4_kernels.target import forced_target, target_of
 from dsv4_kernels.testing.compare import check_arguments, clone, distance, run
 from dsv4_kernels.testing.inputs import Inputs
+from small_choice import choice_points, holds
 from small_points import CANDIDATES, Point, fits, points
 
 L2_BYTES = 64 * 2**20
@@ -62,7 +63,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=min(14, os.cpu_count() or 1), help="that compile beforehand")
     args = parser.parse_args()
     began = time.monotonic()
-    todo = list(points(frozenset(args.ops.split(",")), tuple(int(t) for t in args.tokens.split(","))))
+    todo = list(every_point(frozenset(args.ops.split(",")), tuple(int(t) for t in args.tokens.split(","))))
     arch = target_of(torch.device("cuda")).arch
     compile_ahead(todo, arch, args.processes)
     print(f"compiled after {time.monotonic() - began:.0f} s", flush=True)
@@ -83,6 +84,12 @@ def main() -> int:
     return 0 if good else 1
 
 
+def every_point(ops: frozenset[str], tokens: tuple[int, ...]) -> Iterator[Point]:
+    """The points of the groups ``ops``."""
+    yield from points(ops, tokens)
+    yield from choice_points(ops, tokens)
+
+
 def trials(point: Point, arch: str) -> list[Trial]:
     """What to time, in order."""
     with forced_target(arch), asked_sizes() as sizes, recorded():
@@ -90,7 +97,9 @@ def trials(point: Point, arch: str) -> list[Trial]:
     found = [Trial("", None, "present"), *(Trial("", None, name) for name in point.rivals)]
     for table in (t for t in spec(point.kernel).tables if t.name in sizes):
         own = CANDIDATES.get(table.name, table.candidates)
-        found += [Trial(table.name, c, str(c)) for c in dict.fromkeys(own) if fits(table.name, c, sizes[table.name])]
+        size = sizes[table.name]
+        worth = [c for c in dict.fromkeys(own) if fits(table.name, c, size) and holds(table.name, c, size)]
+        found += [Trial(table.name, c, str(c)) for c in worth]
     return found
 
 
@@ -117,7 +126,7 @@ def compile_share(asked: tuple[frozenset[str], tuple[int, ...]], arch: str, at: 
     """Compile every ``of``-th distinct launch, from the ``at``-th on."""
     torch.cuda.init()
     seen: set[Any] = set()
-    for point in points(*asked):
+    for point in every_point(*asked):
         for trial in trials(point, arch):
             with forced_target(arch), ExitStack() as stack:
                 if trial.config is not None:

@@ -118,7 +118,7 @@ def _compiled_cases(spec: KernelSpec) -> list[Case]:
 
 def _choices(spec: KernelSpec, target: Target) -> Iterator[Mapping[str, Config]]:
     """Pins that together show every config of every table; tables are varied side by side, not multiplied."""
-    options = {table.name: table.configs(target) for table in spec.tables}
+    options = {table.name: table.configs(target) for table in spec.tables if table.serves(target)}
     for at in range(max(len(configs) for configs in options.values())):
         yield {name: configs[min(at, len(configs) - 1)] for name, configs in options.items()}
 

@@ -116,6 +116,10 @@ class LaunchTable:
             return self._checked(pin, "pinned")
         return next(r.config for r in self._rows(target) if r.holds(sizes))
 
+    def serves(self, target: Target) -> bool:
+        """Whether there are rows for ``target``: tables of siblings have them for one vendor or arch alone."""
+        return target.arch in self.rows or target.vendor in self.rows
+
     def configs(self, target: Target) -> tuple[Config, ...]:
         """Every config that :meth:`choose` can give for ``target``, without pins; no two are equal."""
         return tuple(dict.fromkeys(r.config for r in self._rows(target)))

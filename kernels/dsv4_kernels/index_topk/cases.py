@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from dsv4_kernels.index_topk._launch import INDEX_TOPK, MERGE
+from dsv4_kernels.index_topk._launch import INDEX_TOPK, MERGE, ROW
 from dsv4_kernels.index_topk.reference import index_topk_reference
 from dsv4_kernels.registry import Arguments, Case, Cost, KernelSpec, Tolerance
 from dsv4_kernels.testing.inputs import Inputs
@@ -40,13 +40,16 @@ SPECS = (
         index_topk_reference,
         "dsv4_kernels.index_topk.triton_op:index_topk",
         (
-            Case("small", lambda i: _topk(i, (70, 5, 0, 64, 33), 70, 32)),
+            Case("small", lambda i: _topk(i, (70, 5, 0, 64, 33), 70, 32), compiled=True),
             Case("ties", lambda i: _topk(i, (300, 299, 40), 300, 64, levels=2)),
             Case("all-equal", lambda i: _topk(i, (300, 65), 300, 64, levels=1)),
             Case("odd-values", lambda i: _topk(i, (300, 299, 40), 300, 64, odd=0.6)),
             Case("none", lambda i: _topk(i, (), 300, 64)),
             Case("two-launches", lambda i: _topk(i, (9000, 5000, 64, 0, 4097), 9000, 64, levels=3)),
             Case("top-512", lambda i: _topk(i, (4096, 700, 512, 513), 4096, 512), small=False, compiled=True),
+            Case("ties-2k", lambda i: _topk(i, (2064, 2050, 513, 0), 2064, 512, levels=9), small=False),
+            Case("same-2k", lambda i: _topk(i, (2064, 2050, 1025), 2064, 1024, levels=1), small=False),
+            Case("odd-8k", lambda i: _topk(i, (8191, 2050, 1025), 8191, 1024, odd=0.8), small=False),
             Case("top-1024", lambda i: _topk(i, (30_000, 1025, 20), 30_000, 1024, odd=0.01), small=False),
             Case("ties-64k", lambda i: _topk(i, (65_536, 60_000), 65_536, 512, levels=40), small=False, compiled=True),
             Case("t1-4k", lambda i: _topk(i, (4096,), 4096, 512), small=False, bench=True),
@@ -55,8 +58,9 @@ SPECS = (
             Case("t4096-4k", lambda i: _topk(i, (4096,) * 4096, 4096, 512), small=False, bench=True),
         ),
         _cost,
-        (INDEX_TOPK, MERGE),
+        (INDEX_TOPK, MERGE, ROW),
         outputs=("out",),
         tolerance=Tolerance(exact=frozenset({"out"})),
+        variants={"portable": ("dsv4_kernels.index_topk.triton_op:index_topk_portable", "sm_90")},
     ),
 )

@@ -7,21 +7,54 @@ import triton
 
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
 from dsv4_kernels.index_topk._kernel import _index_topk_kernel, _index_topk_merge_kernel
-from dsv4_kernels.index_topk._launch import INDEX_TOPK, MERGE
-from dsv4_kernels.launch import launch, overlaps
+from dsv4_kernels.index_topk._launch import INDEX_TOPK, MERGE, ROW
+from dsv4_kernels.launch import Config, launch, overlaps
 from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace
 
 
 def index_topk(scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.Tensor) -> None:
     """See :func:`dsv4_kernels.index_topk.index_topk_reference`."""
-    rows, entries = scores.shape
+    entries = scores.shape[1]
+    if overlaps(scores):
+        chosen = ROW.choose(target_of(scores.device), entries=entries)
+        if entries <= chosen["BLOCK"]:
+            _one_program_a_row(scores, visible, k, out, chosen)
+            return
+    index_topk_portable(scores, visible, k, out)
+
+
+def _one_program_a_row(scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.Tensor, chosen: Config) -> None:
+    """NVIDIA's sibling."""
+    from dsv4_kernels.index_topk._nvidia import _index_topk_row_kernel
+
+    _check(scores, visible, k, out)
+    launch(
+        _index_topk_row_kernel,
+        (scores.shape[0],),
+        {
+            "scores_ptr": scores, "visible_ptr": visible, "out_ptr": out, "n_entries": scores.shape[1],
+            "scores_stride": scores.stride(0), "out_stride": out.stride(0),
+        },
+        {"K": k, "BLOCK_KK": triton.next_power_of_2(k), "PDL": True, "WARPS": chosen.num_warps},
+        chosen,
+    )  # fmt: skip
+
+
+def _check(scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.Tensor) -> None:
+    rows = scores.shape[0]
     require_dtype("scores", scores, torch.float32)
     require_shape("visible", visible, rows)
     require_shape("out", out, rows, k)
     require_dtype("out", out, torch.int32)
     for name, tensor in (("scores", scores), ("visible", visible), ("out", out)):
         require_unit_stride(name, tensor)
+
+
+def index_topk_portable(scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.Tensor) -> None:
+    """As :func:`index_topk` by the kernels that run everywhere, for rows of any length."""
+    _check(scores, visible, k, out)
+    rows, entries = scores.shape
     target = target_of(scores.device)
     chosen = INDEX_TOPK.choose(target, entries=entries)
     chunks = max(1, triton.cdiv(entries, chosen["BLOCK"]))

@@ -15,7 +15,7 @@ ROUTE = LaunchTable(
         ),
         "amd": (
             row(config(4, 1, BLOCK_T=1, BLOCK_E=2, BLOCK_D=1024, SPLITS=1, DOT=0), tokens=2),
-            row(config(4, 2, BLOCK_T=16, BLOCK_E=32, BLOCK_D=128, SPLITS=8, DOT=1), tokens=16),
+            row(config(4, 2, BLOCK_T=16, BLOCK_E=32, BLOCK_D=128, SPLITS=4, DOT=1), tokens=16),
             row(config(4, 2, BLOCK_T=16, BLOCK_E=64, BLOCK_D=64, SPLITS=4, DOT=1), tokens=512),
             row(config(4, 2, BLOCK_T=32, BLOCK_E=128, BLOCK_D=32, SPLITS=1, DOT=1)),
         ),
@@ -32,9 +32,33 @@ ROUTE = LaunchTable(
     ),
 )
 
+FEW = LaunchTable(
+    "moe_route.few",
+    {
+        "nvidia": (
+            row(config(1, 1, PDL, BLOCK_E=1, BLOCK_D=4096), d=4096),
+            row(config(1, 1, PDL, BLOCK_E=1, BLOCK_D=1024)),
+        ),
+        "amd": (row(config(1, 1, BLOCK_E=1, BLOCK_D=1024)),),
+    },
+    (
+        config(1, 1, PDL, BLOCK_E=1, BLOCK_D=2048),
+        config(1, 1, PDL, BLOCK_E=2, BLOCK_D=2048),
+        config(1, 1, PDL, BLOCK_E=2, BLOCK_D=1024),
+        config(2, 1, PDL, BLOCK_E=2, BLOCK_D=4096),
+        config(2, 1, PDL, BLOCK_E=1, BLOCK_D=8192),
+        config(4, 1, PDL, BLOCK_E=2, BLOCK_D=8192),
+    ),
+)
+"""Of few tokens that choose by score."""
+
+FEW_TOKENS = 2
+"""The most tokens that ``FEW`` serves."""
+
 HASH_ROUTE = LaunchTable(
     "hash_route",
     {"nvidia": (row(config(16, 1, PDL, BLOCK_D=4096)),), "amd": (row(config(4, BLOCK_D=1024)),)},
+    (config(8, 1, PDL, BLOCK_D=2048), config(16, 1, PDL, BLOCK_D=2048), config(32, 1, PDL, BLOCK_D=4096)),
 )
 
 HASH_TOKENS = 64

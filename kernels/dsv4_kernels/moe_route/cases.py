@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dsv4_kernels.moe_route._launch import HASH_ROUTE, ROUTE
+from dsv4_kernels.moe_route._launch import FEW, HASH_ROUTE, ROUTE
 from dsv4_kernels.moe_route.reference import moe_route_reference
 from dsv4_kernels.registry import Arguments, Case, Cost, KernelSpec
 from dsv4_kernels.testing.inputs import Inputs
@@ -89,7 +89,7 @@ SPECS = (
             Case("flash-1", lambda i: _route(i, 1, FLASH), small=False, compiled=True, bench=True),
             Case("flash-hash-1", lambda i: _route(i, 1, FLASH, table=True), compiled=True, bench=True),
             Case("pro-1", lambda i: _route(i, 1, PRO), small=False, bench=True),
-            Case("flash-8", lambda i: _route(i, 8, FLASH), small=False, bench=True),
+            Case("flash-8", lambda i: _route(i, 8, FLASH), small=False, compiled=True, bench=True),
             Case("pro-5", lambda i: _route(i, 5, PRO), small=False),
             Case("small-1", lambda i: _route(i, 1, (256, 24, 1.5))),
             Case("small-5", lambda i: _route(i, 5, (448, 48, 1.5))),
@@ -97,6 +97,11 @@ SPECS = (
             Case("small-hash-70", lambda i: _route(i, 70, (256, 24, 1.5), table=True)),
             Case("small-softmax", lambda i: _route(i, 3, (192, 8, 1.0), scoring="softmax", top_k=2, renormalise=False)),
             Case("small-sigmoid", lambda i: _route(i, 3, (192, 8, 1.0), scoring="sigmoid", bias=False, top_k=2)),
+            Case("softmax-2", lambda i: _route(i, 2, (192, 8, 1.0), scoring="softmax", top_k=2, renormalise=False)),
+            Case("sigmoid-2", lambda i: _route(i, 2, (192, 12, 1.0), scoring="sigmoid", bias=False, top_k=2)),
+            Case("float32-2", lambda i: _route(i, 2, (192, 16, 1.0), dtype=torch.float32)),
+            Case("flash-2", lambda i: _route(i, 2, FLASH), small=False),
+            Case("pro-2", lambda i: _route(i, 2, PRO), small=False),
             Case("float32", lambda i: _route(i, 3, (192, 16, 1.0), dtype=torch.float32)),
             Case("float32-20", lambda i: _route(i, 20, (192, 16, 1.0), dtype=torch.float32)),
             Case("very-negative", lambda i: _negative(i, (256, 24, 1.5))),
@@ -105,7 +110,7 @@ SPECS = (
             Case("flash-8192", lambda i: _route(i, 8192, FLASH), small=False, bench=True),
         ),
         _cost,
-        (ROUTE, HASH_ROUTE),
+        (ROUTE, HASH_ROUTE, FEW),
         outputs=("weights", "experts"),
         verify=check_route,
     ),

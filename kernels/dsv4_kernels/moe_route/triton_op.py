@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 import triton
 
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
-from dsv4_kernels.launch import launch, overlaps
+from dsv4_kernels.launch import Config, launch, overlaps
+from dsv4_kernels.moe_route._few import _route_few_kernel
 from dsv4_kernels.moe_route._kernel import _hash_route_kernel, _route_kernel
-from dsv4_kernels.moe_route._launch import HASH_ROUTE, HASH_TOKENS, ROUTE
+from dsv4_kernels.moe_route._launch import FEW, FEW_TOKENS, HASH_ROUTE, HASH_TOKENS, ROUTE
 from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace, zeroed_workspace
 
@@ -59,6 +63,11 @@ def moe_route(
     if table is not None and scoring != "softmax" and tokens <= HASH_TOKENS:
         launch(_hash_route_kernel, (tokens,), shared, choice, HASH_ROUTE.choose(target, tokens=tokens))
         return
+    bounds = {"bias_ptr": bias, "n_experts": n_experts}
+    if table is None and tokens <= FEW_TOKENS:
+        few = {n: v for n, v in (shared | bounds).items() if "table" not in n and n != "token_ids_ptr"}
+        _few(few, choice, FEW.choose(target, tokens=tokens, d=d))
+        return
     chosen = ROUTE.choose(target, tokens=tokens)
     padded = triton.next_power_of_2(n_experts)
     tiles = triton.cdiv(tokens, chosen["BLOCK_T"])
@@ -68,10 +77,30 @@ def moe_route(
     launch(
         _route_kernel,
         (triton.cdiv(padded, chosen["BLOCK_E"]), tiles, chosen["SPLITS"]),
-        {**shared, "bias_ptr": bias, "partial_ptr": partial, "counter_ptr": counters,
-         "n_tokens": tokens, "n_experts": n_experts},
+        {**shared, **bounds, "partial_ptr": partial, "counter_ptr": counters, "n_tokens": tokens},
         {**choice, "HAS_BIAS": bias is not None, "HAS_TABLE": table is not None, "E_PAD": padded,
          "CHOOSE_T": min(4, chosen["BLOCK_T"]),
          "SPLIT_D": triton.cdiv(triton.cdiv(d, chosen["SPLITS"]), step) * step},
+        chosen,
+    )  # fmt: skip
+
+
+def _few(arguments: Mapping[str, Any], choice: Mapping[str, Any], chosen: Config) -> None:
+    """Few tokens, chosen by score; ``arguments`` as the kernel has them, without its scratch."""
+    x, n_experts = arguments["x_ptr"], arguments["n_experts"]
+    tokens, padded = x.shape[0], triton.next_power_of_2(n_experts)
+    launch(
+        _route_few_kernel,
+        (triton.cdiv(n_experts, chosen["BLOCK_E"]), tokens),
+        {
+            **arguments,
+            "scores_ptr": workspace("moe_route.few", (tokens, padded), torch.float32, x.device),
+            "counter_ptr": zeroed_workspace("moe_route.few", (max(tokens, 1),), torch.int32, x.device),
+        },
+        {
+            **choice, "HAS_BIAS": arguments["bias_ptr"] is not None, "E_PAD": padded,
+            "STEPS": triton.cdiv(arguments["d"], chosen["BLOCK_D"]),
+            "EVEN": arguments["d"] % chosen["BLOCK_D"] == 0 and n_experts % chosen["BLOCK_E"] == 0,
+        },
         chosen,
     )  # fmt: skip

@@ -1,0 +1,78 @@
+"""Points of ``small.py`` for what a decode step chooses, ``topk`` and ``route``, and for the index keys, ``pages``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from dsv4_kernels.compress import cases as compress
+from dsv4_kernels.index_topk import cases as topk
+from dsv4_kernels.launch import Config
+from dsv4_kernels.moe_route import cases as route
+from small_points import Point
+
+ROWS = ((2048, 2048), (4096, 2064), (8192, 8192))
+"""Room for entries of a row, and how many there are; the second is a step after 8192 tokens of context."""
+
+
+def choice_points(ops: frozenset[str], tokens: tuple[int, ...]) -> Iterator[Point]:
+    """Every point of the groups ``topk``, ``route`` and ``pages``, few tokens first."""
+    for n in tokens:
+        if "topk" in ops:
+            yield from (_topk(n, room, seen, k) for room, seen in ROWS for k in (512, 1024))
+        if "route" in ops:
+            yield from (_route(n, name, shape) for name, shape in (("flash", route.FLASH), ("pro", route.PRO)))
+            yield from (_hash(n, name, shape) for name, shape in (("flash", route.FLASH), ("pro", route.PRO)))
+        if "pages" in ops:
+            yield from (_pages(n, form) for form in ("fp8", "fp4"))
+
+
+def holds(table: str, candidate: Config, sizes: Mapping[str, int]) -> bool:
+    """Whether a candidate of a table of these ops is worth its time: rows fit its block, and fill half of it."""
+    if table == "index_topk.row":
+        return sizes["entries"] <= candidate["BLOCK"] < 2 * sizes["entries"]
+    if table == "moe_route":
+        return candidate["BLOCK_T"] <= max(16, sizes["tokens"])
+    return table != "moe_route.few" or candidate["BLOCK_D"] < 2 * sizes["d"]
+
+
+def _topk(n: int, room: int, seen: int, k: int) -> Point:
+    rivals = {"portable": _portable}
+    return Point(
+        "topk", "index_topk", f"{k} of {seen} ({room})", n, lambda i: topk._topk(i, (seen,) * n, room, k), rivals
+    )
+
+
+def _portable(**arguments: Any) -> None:
+    """The kernels that run everywhere, which were the only ones before."""
+    from dsv4_kernels.index_topk.triton_op import index_topk_portable
+
+    index_topk_portable(**arguments)
+
+
+def _route(n: int, name: str, shape: tuple[int, int, float]) -> Point:
+    rivals = {"tiles of tokens": _route_by(0), "one warp an expert": _route_by(n)}
+    return Point("route", "moe_route", name, n, lambda i: route._route(i, n, shape), rivals)
+
+
+def _hash(n: int, name: str, shape: tuple[int, int, float]) -> Point:
+    return Point("route", "moe_route", f"{name} hash", n, lambda i: route._route(i, n, shape, table=True))
+
+
+def _route_by(few: int) -> Callable[..., None]:
+    """The router that counts ``few`` tokens as few."""
+
+    def run(**arguments: Any) -> None:
+        from dsv4_kernels.moe_route import triton_op
+
+        held, triton_op.FEW_TOKENS = triton_op.FEW_TOKENS, few
+        try:
+            triton_op.moe_route(**arguments)
+        finally:
+            triton_op.FEW_TOKENS = held
+
+    return run
+
+
+def _pages(n: int, form: str) -> Point:
+    return Point("pages", "compress_index_pages", f"{form} keys", n, lambda i: compress._keys(i, n, form, tokens=n))
