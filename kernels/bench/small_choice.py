@@ -11,7 +11,7 @@ from dsv4_kernels.launch import Config
 from dsv4_kernels.moe_route import cases as route
 from small_points import Point
 
-ROWS = ((2048, 2048), (4096, 2064), (8192, 8192))
+ROWS = ((2048, 2048), (4096, 2064), (8192, 8192), (16384, 16384))
 """Room for entries of a row, and how many there are; the second is a step after 8192 tokens of context."""
 
 
@@ -19,7 +19,7 @@ def choice_points(ops: frozenset[str], tokens: tuple[int, ...]) -> Iterator[Poin
     """Every point of the groups ``topk``, ``route`` and ``pages``, few tokens first."""
     for n in tokens:
         if "topk" in ops:
-            yield from (_topk(n, room, seen, k) for room, seen in ROWS for k in (512, 1024))
+            yield from (_topk(n, room, seen, k) for room, seen in ROWS for k in (512, 1024)[: 1 + (room < 16384)])
         if "route" in ops:
             yield from (_route(n, name, shape) for name, shape in (("flash", route.FLASH), ("pro", route.PRO)))
             yield from (_hash(n, name, shape) for name, shape in (("flash", route.FLASH), ("pro", route.PRO)))

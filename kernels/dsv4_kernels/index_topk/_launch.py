@@ -43,7 +43,8 @@ ROW = LaunchTable(
             row(config(4, 1, PDL, BLOCK=1024), entries=1024),
             row(config(8, 1, PDL, BLOCK=2048), entries=2048),
             row(config(8, 1, PDL, BLOCK=4096), entries=4096),
-            row(config(16, 1, PDL, BLOCK=8192)),
+            row(config(16, 1, PDL, BLOCK=8192), entries=8192),
+            row(config(16, 1, PDL, BLOCK=16384)),
         ),
     },
     (

@@ -50,6 +50,7 @@ SPECS = (
             Case("ties-2k", lambda i: _topk(i, (2064, 2050, 513, 0), 2064, 512, levels=9), small=False),
             Case("same-2k", lambda i: _topk(i, (2064, 2050, 1025), 2064, 1024, levels=1), small=False),
             Case("odd-8k", lambda i: _topk(i, (8191, 2050, 1025), 8191, 1024, odd=0.8), small=False),
+            Case("top-14k", lambda i: _topk(i, (14_000, 9000, 40), 14_000, 512, odd=0.01), small=False),
             Case("top-1024", lambda i: _topk(i, (30_000, 1025, 20), 30_000, 1024, odd=0.01), small=False),
             Case("ties-64k", lambda i: _topk(i, (65_536, 60_000), 65_536, 512, levels=40), small=False, compiled=True),
             Case("t1-4k", lambda i: _topk(i, (4096,), 4096, 512), small=False, bench=True),
