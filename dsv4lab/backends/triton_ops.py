@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from dsv4_kernels import invariant
 from dsv4_kernels.hadamard import hadamard
 from dsv4_kernels.weights import Fp8Weight, Weight, quantised
 
@@ -110,7 +111,7 @@ class TritonOps:
 
     def grouped_linear(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
         """See :meth:`Ops.grouped_linear`."""
-        if x.dtype is torch.bfloat16 and _ours(x.shape[0], weight):
+        if _ours(x.shape[0], weight) and (x.dtype is torch.bfloat16 or invariant.active()):
             kernel("bf16_gemm")(x, weight, out)
             return
         out.copy_(torch.bmm(x.transpose(0, 1), weight.transpose(1, 2)).transpose(0, 1))
@@ -182,13 +183,17 @@ class TritonOps:
 
 
 def _ours(tokens: int, weight: Tensor) -> bool:
-    """Whether a bf16 product is our kernel's: few tokens, and too few rows to keep a library's kernel busy."""
-    return weight.dtype is torch.bfloat16 and tokens <= OWN_GEMM_TOKENS and weight.shape[-2] <= OWN_GEMM_ROWS
+    """Whether a bf16 product is our kernel's: few tokens, and too few rows to keep a library's kernel busy.
+
+    All of them are where batches must not differ, since a library chooses its kernels by the shape.
+    """
+    few = tokens <= OWN_GEMM_TOKENS and weight.shape[-2] <= OWN_GEMM_ROWS
+    return invariant.active() or (weight.dtype is torch.bfloat16 and few)
 
 
 def _product(x: Tensor, weight: Tensor, out: Tensor) -> None:
     """``out = x @ weight.T`` with float32 sums; ``out`` may be float32 where the operands are bf16."""
-    if weight.dtype is not torch.bfloat16 or x.dtype is not torch.bfloat16:
+    if not invariant.active() and (weight.dtype is not torch.bfloat16 or x.dtype is not torch.bfloat16):
         torch.mm(x.to(weight.dtype), weight.t(), out=out)
     elif _ours(x.shape[0], weight) or (out.dtype is torch.float32 and torch.version.hip is not None):
         kernel("bf16_gemm")(x, weight, out)

@@ -10,6 +10,7 @@ from dsv4lab.config.engine import PAGE_RESERVATIONS
 from dsv4lab.errors import UsageError
 
 FIELDS = (
+    "batch_invariant",
     "chunked_prefill_size",
     "enable_mixed_chunk",
     "page_reservation",
@@ -19,7 +20,13 @@ FIELDS = (
 
 
 def add_schedule_arguments(parser: argparse.ArgumentParser) -> None:
-    """``--chunked-prefill-size``, ``--enable-mixed-chunk``, ``--page-reservation`` and the prefix cache's."""
+    """``--batch-invariant``, and those about chunks, pages and the prefix cache."""
+    parser.add_argument(
+        "--batch-invariant",
+        action="store_true",
+        default=None,
+        help="give a request the same bits whatever runs beside it, and with or without drafts; slower; on a GPU",
+    )
     add_chunk_argument(parser)
     parser.add_argument(
         "--enable-mixed-chunk",

@@ -77,6 +77,9 @@ class EngineConfig:
     """Seed of a synthetic drafter; None: one more than ``seed``. The model's weights do not depend on it."""
     verification: str = "chain"
     """How drafts of requests that sample are accepted: chain, block or coupled."""
+    batch_invariant: bool = False
+    """Give every row the same bits whatever else is in its forward, so that greedy tokens depend on neither batch nor
+    speculation; slower. Prefill chunks are never cut short for another request, and pages are reserved in full."""
     enable_mixed_chunk: bool = False
     """Let prefill chunks and decoding requests share a forward, of ``chunked_prefill_size`` tokens together."""
     page_reservation: str = "on_demand"
@@ -152,12 +155,18 @@ class EngineConfig:
             checks.integer(_SOURCE, "num_layers", self.num_layers, 1, 1024)
         self._check_ranks()
         self._check_scheduling()
+        self._check_invariance()
         self._check_graphs()
 
     @property
     def world_size(self) -> int:
         """Ranks in all, each a process."""
         return self.tp_size * self.dp_size
+
+    @property
+    def reserves_full(self) -> bool:
+        """Whether a request gets all of its pages at admission, so that none is stopped and prefilled again."""
+        return self.page_reservation == "full" or self.batch_invariant
 
     @property
     def times_plans(self) -> bool:
@@ -185,6 +194,17 @@ class EngineConfig:
         if self.prefix_cache_pages is not None:
             checks.integer(_SOURCE, "prefix_cache_pages", self.prefix_cache_pages, 1)
         checks.integer(_SOURCE, "prefix_cache_bytes", self.prefix_cache_bytes, 1)
+
+    def _check_invariance(self) -> None:
+        checks.boolean(_SOURCE, "batch_invariant", self.batch_invariant)
+        if not self.batch_invariant:
+            return
+        if self.world_size > 1:
+            expected = "false where there are several ranks: a library adds up their parts in an order of its own"
+            raise checks.mismatch(_SOURCE, "batch_invariant", True, expected)
+        if self.enable_mixed_chunk:
+            expected = "false with enable_mixed_chunk, where a step's attention is that of a prefill or of a decode"
+            raise checks.mismatch(_SOURCE, "batch_invariant", True, expected)
 
     def _check_graphs(self) -> None:
         for name in ("graphs", "high_priority_main"):

@@ -32,7 +32,8 @@ def place_of(config: EngineConfig) -> Placement:
     device = torch.device(config.device.replace("hip", "cuda"))  # torch's name of AMD GPUs
     if device.type != "cpu":
         device = _gpu(config, device)
-    ops = backend_ops(device.type, None if config.backend == "auto" else config.backend)
+    asked = None if config.backend == "auto" else config.backend
+    ops = backend_ops(device.type, asked, batch_invariant=config.batch_invariant)
     return Placement(ops, device, DTYPES[config.dtype])
 
 

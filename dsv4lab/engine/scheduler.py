@@ -36,6 +36,8 @@ class Scheduler:
     mixed: bool = False
     """Prefill chunks and decoding requests share forwards, of ``chunked_prefill_size`` tokens together."""
     reserve_full: bool = False
+    whole_chunks: bool = False
+    """A request's prefill chunks are those it would have alone: one that does not fit beside others waits."""
     cache: PrefixCache | None = None
     _waiting: deque[Waiting] = field(default_factory=deque)
     _running: dict[int, Running] = field(default_factory=dict)  # by request id, in order of arrival
@@ -233,7 +235,10 @@ class Scheduler:
             boundary = None if self.cache is None else self.allocator.geometry.page_size
             for request in self._running.values():
                 if not request.prefilled and budget > 0:
-                    chunk = request.prefill_chunk(budget, boundary)
+                    most = self.chunked_prefill_size if self.whole_chunks else budget
+                    chunk = request.prefill_chunk(most, boundary)
+                    if len(chunk.tokens) > budget:
+                        return
                     budget -= len(chunk.tokens)
                     yield chunk
 

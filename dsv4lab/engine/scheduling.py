@@ -26,7 +26,8 @@ def make_scheduler(config: EngineConfig, model: ModelConfig, runner: ModelRunner
         config.chunked_prefill_size,
         lookahead,
         mixed=config.enable_mixed_chunk,
-        reserve_full=config.page_reservation == "full",
+        reserve_full=config.reserves_full,
+        whole_chunks=config.batch_invariant,
         cache=_cache(config, model, runner, allocator) if config.enable_prefix_cache else None,
     )
 

@@ -2,8 +2,9 @@
 
 A :class:`LaunchTable` is a list of rows per arch or vendor; a row's limits say up to which sizes it holds. The choice
 is a function of the table, the target and sizes that are known on the host, so it is the same whenever a graph is
-captured. Rows that the tuner of ``kernels/bench`` wrote to ``tuned/<arch>.json`` come before the table's own, and
-:func:`pinned` comes before both.
+captured; where batches must not differ, sizes of a batch count as fixed ones (``dsv4_kernels.invariant``). Rows that
+the tuner of ``kernels/bench`` wrote to ``tuned/<arch>.json`` come before the table's own, and :func:`pinned` comes
+before both.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 
+from dsv4_kernels.invariant import counted_sizes
 from dsv4_kernels.target import Target, target_of
 
 _NO_LIMITS: Mapping[str, int] = {}
@@ -114,7 +116,8 @@ class LaunchTable:
         pin = _pins.get().get(self.name)
         if pin is not None:
             return self._checked(pin, "pinned")
-        return next(r.config for r in self._rows(target) if r.holds(sizes))
+        counted = counted_sizes(sizes)
+        return next(r.config for r in self._rows(target) if r.holds(counted))
 
     def serves(self, target: Target) -> bool:
         """Whether there are rows for ``target``: tables of siblings have them for one vendor or arch alone."""

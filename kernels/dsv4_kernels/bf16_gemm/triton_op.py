@@ -8,6 +8,7 @@ import triton
 from dsv4_kernels.bf16_gemm._kernel import _bf16_gemm_kernel, _bf16_gemv_kernel
 from dsv4_kernels.bf16_gemm._launch import BF16_GEMM, BF16_GEMV, VECTOR_TOKENS
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
+from dsv4_kernels.invariant import counted
 from dsv4_kernels.launch import launch, overlaps
 from dsv4_kernels.target import target_of
 
@@ -35,7 +36,7 @@ def bf16_gemm(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
         "out_stride_t": out.stride(0), "out_stride_g": out.stride(1),
     }  # fmt: skip
     target, constants = target_of(x.device), {"PDL": overlaps(x)}
-    if tokens <= VECTOR_TOKENS:
+    if counted("tokens", tokens) <= VECTOR_TOKENS:
         chosen = BF16_GEMV.choose(target, tokens=tokens, k=k)
         grid = (triton.cdiv(n, chosen["BLOCK_N"]), groups, tokens)
         launch(_bf16_gemv_kernel, grid, arguments, {**constants, "BLOCKS": triton.cdiv(k, chosen["BLOCK_K"])}, chosen)

@@ -10,6 +10,7 @@ from dsv4_kernels.block_fp8_gemm._kernel import _block_fp8_gemm_kernel
 from dsv4_kernels.block_fp8_gemm._launch import BLOCK_FP8_GEMM, FEW, FEW_TOKENS
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
 from dsv4_kernels.formats import FP8_GROUP
+from dsv4_kernels.invariant import counted
 from dsv4_kernels.launch import Config, launch, overlaps
 from dsv4_kernels.norm_quant.triton_op import quant
 from dsv4_kernels.target import target_of
@@ -71,7 +72,7 @@ def _check(weight: torch.Tensor, weight_scales: torch.Tensor, out: torch.Tensor,
 def _few_config(x: torch.Tensor, weight: torch.Tensor) -> Config | None:
     """How a program takes whole rows; None where quantisation and product are better apart."""
     (tokens, k), n = x.shape, weight.shape[0]
-    if tokens > FEW_TOKENS:
+    if counted("tokens", tokens) > FEW_TOKENS:
         return None
     chosen = FEW.choose(target_of(x.device), tokens=tokens, n=n, k=k)
     fits = chosen["KIND"] != DOT or chosen["BLOCK_K"] >= k

@@ -6,6 +6,7 @@ import torch
 import triton
 
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
+from dsv4_kernels.invariant import counted
 from dsv4_kernels.launch import launch, overlaps
 from dsv4_kernels.mhc_pre_post._few import _collapse_few_kernel, _mix_few_kernel
 from dsv4_kernels.mhc_pre_post._kernel import _collapse_kernel, _mix_kernel
@@ -114,7 +115,7 @@ def _mix(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Partial mixes ``[splits, T, 32]`` and sums of squares ``[splits, T]``."""
     tokens, _, d = x.shape
-    if fn is not None and tokens <= FEW_TOKENS:
+    if fn is not None and counted("tokens", tokens) <= FEW_TOKENS:
         return _mix_few(x, fn, mixes, y, post, comb)
     chosen = (MIX if mixes else SPREAD).choose(target_of(x.device), tokens=tokens)
     step = chosen["BLOCK_D"]
@@ -190,7 +191,7 @@ def _collapse(
         require_shape("norm", norm, d)
         require_shape("normed", normed, tokens, d)
         require_unit_stride("normed", normed)
-    if tokens <= FEW_TOKENS:
+    if counted("tokens", tokens) <= FEW_TOKENS:
         _collapse_few(x, base, scale, out, post, comb, mixed, rms_eps, hc_eps, iters, norm, normed, early)
         return
     chosen = COLLAPSE.choose(target_of(x.device), tokens=tokens)

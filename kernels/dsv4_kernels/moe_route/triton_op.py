@@ -9,6 +9,7 @@ import torch
 import triton
 
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
+from dsv4_kernels.invariant import counted
 from dsv4_kernels.launch import Config, launch, overlaps
 from dsv4_kernels.moe_route._few import _route_few_kernel
 from dsv4_kernels.moe_route._kernel import _hash_route_kernel, _route_kernel
@@ -60,11 +61,11 @@ def moe_route(
         "SCORING": scoring, "RENORMALISE": renormalise, "TOP_K": top_k, "K_PAD": triton.next_power_of_2(top_k),
         "PDL": overlaps(x),
     }  # fmt: skip
-    if table is not None and scoring != "softmax" and tokens <= HASH_TOKENS:
+    if table is not None and scoring != "softmax" and counted("tokens", tokens) <= HASH_TOKENS:
         launch(_hash_route_kernel, (tokens,), shared, choice, HASH_ROUTE.choose(target, tokens=tokens))
         return
     bounds = {"bias_ptr": bias, "n_experts": n_experts}
-    if table is None and tokens <= FEW_TOKENS:
+    if table is None and counted("tokens", tokens) <= FEW_TOKENS:
         few = {n: v for n, v in (shared | bounds).items() if "table" not in n and n != "token_ids_ptr"}
         _few(few, choice, FEW.choose(target, tokens=tokens, d=d))
         return

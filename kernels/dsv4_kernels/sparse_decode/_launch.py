@@ -91,7 +91,7 @@ SPLITS = {
 }
 """By kernel, fitted on an H200: 0.8 % from the best splits over the grid of ``kernels/bench/attention.py``.
 
-A batch's splits may be pinned to get the same bits in any batch.
+Where batches must not differ, all have the splits of ``dsv4_kernels.invariant`` instead.
 """
 
 HOPPER = LaunchTable("sparse_decode.hopper", {"sm_90": (row(config(4, 1, PDL, STAGES=2)),)})

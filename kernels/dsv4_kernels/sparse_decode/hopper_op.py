@@ -8,8 +8,8 @@ import triton
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
 from dsv4_kernels.launch import launch
 from dsv4_kernels.sparse_decode._hopper import hopper_attention_kernel, hopper_fp8_kernel
-from dsv4_kernels.sparse_decode._launch import HOPPER, SPLITS
-from dsv4_kernels.sparse_decode.triton_op import check_lists, check_two_pools, partial_results, reduce
+from dsv4_kernels.sparse_decode._launch import HOPPER
+from dsv4_kernels.sparse_decode.triton_op import check_lists, check_two_pools, partial_results, reduce, splits_of
 from dsv4_kernels.target import target_of
 
 DIM, HEADS, KEYS = 512, 64, 64
@@ -35,9 +35,8 @@ def sparse_decode_hopper(
     if tokens == 0:
         return
     if splits is None:
-        programs = tokens * triton.cdiv(q.shape[1], HEADS)
-        capacity = indices.shape[0] // tokens
-        splits = SPLITS["hopper"].splits(target_of(q.device), programs, capacity, KEYS, q.shape[1])
+        blocks = triton.cdiv(q.shape[1], HEADS)
+        splits = splits_of("hopper", target_of(q.device), tokens, blocks, indices.shape[0], KEYS, q.shape[1])
     acc, stats = partial_results(q, splits)
     launch_hopper(q, pool, indices, indptr, None, None, None, sink, scale, out, acc, stats, splits)
     if splits > 1:
@@ -65,8 +64,7 @@ def sparse_decode_fp8_hopper(
         return
     target = target_of(q.device)
     if splits is None:
-        programs = tokens * triton.cdiv(heads, HEADS)
-        splits = SPLITS["hopper"].splits(target, programs, indices.shape[0] // tokens, KEYS, heads)
+        splits = splits_of("hopper", target, tokens, triton.cdiv(heads, HEADS), indices.shape[0], KEYS, heads)
     acc, stats = partial_results(q, splits)
     items = tokens * splits * triton.cdiv(heads, HEADS)
     launch(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 import triton
 
+from dsv4_kernels import invariant
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
 from dsv4_kernels.launch import launch, overlaps
 from dsv4_kernels.rows import Fp8Rows, Rows, nope_row_bytes
 from dsv4_kernels.sparse_decode._kernel import _reduce_kernel, _sparse_decode_kernel
 from dsv4_kernels.sparse_decode._launch import DECODE, DECODE_FP8, REDUCE, SPLITS
-from dsv4_kernels.target import target_of
+from dsv4_kernels.target import Target, target_of
 from dsv4_kernels.workspace import workspace
 
 FEW_HEADS, FEW_KEYS = 16, 1536
@@ -47,7 +48,7 @@ def sparse_decode(
 def use_hopper(q: torch.Tensor, pool: torch.Tensor, keys: int) -> bool:
     """Whether the Hopper sibling takes these arguments, and is the faster one for so many ``keys`` in all lists."""
     fits = q.shape[2] == pool.shape[-1] == 512 and q.dtype == pool.dtype and q.dtype in (torch.bfloat16, torch.float16)
-    pays = q.shape[1] > FEW_HEADS or keys > FEW_KEYS
+    pays = q.shape[1] > FEW_HEADS or invariant.counted("keys", keys) > FEW_KEYS
     return fits and pays and q.device.type != "cpu" and target_of(q.device).arch == "sm_90"
 
 
@@ -157,8 +158,7 @@ def _decode(
     chosen = table.choose(target, heads=heads, keys=indices.shape[0])
     blocks = triton.cdiv(heads, chosen["BLOCK_H"])
     if splits is None:
-        capacity, block_k = indices.shape[0] // tokens, chosen["BLOCK_K"]
-        splits = SPLITS["portable"].splits(target, tokens * blocks, capacity, block_k, heads)
+        splits = splits_of("portable", target, tokens, blocks, indices.shape[0], chosen["BLOCK_K"], heads)
     acc, stats = partial_results(q, splits)
     launch(
         _sparse_decode_kernel,
@@ -179,6 +179,13 @@ def _decode(
     )  # fmt: skip
     if splits > 1:
         reduce(acc, stats, sink, out, splits)
+
+
+def splits_of(kernel: str, target: Target, tokens: int, blocks: int, keys: int, block_k: int, heads: int) -> int:
+    """Splits of each token's list, ``keys`` keys in all lists: by the estimate of ``kernel``, or one fixed number."""
+    if invariant.active():
+        return invariant.SPLITS
+    return SPLITS[kernel].splits(target, tokens * blocks, keys // tokens, block_k, heads)
 
 
 def partial_results(q: torch.Tensor, splits: int) -> tuple[torch.Tensor, torch.Tensor]:

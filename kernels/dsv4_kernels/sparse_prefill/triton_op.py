@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import triton
 
+from dsv4_kernels import invariant
 from dsv4_kernels.checks import require_dtype, require_shape, require_unit_stride
 from dsv4_kernels.launch import Config, LaunchTable, launch
 from dsv4_kernels.rows import Rows
@@ -138,9 +139,9 @@ def _prefill(
 
 
 def _choose(table: LaunchTable, q: torch.Tensor, prefix: int, runs: bool) -> Config:
-    """The table's config; without runs the first whose tokens share nothing."""
+    """The table's config; without runs, or where batches must not differ, the first whose tokens share nothing."""
     target = target_of(q.device)
     chosen = table.choose(target, heads=q.shape[1], prefix=prefix)
-    if runs or chosen["TOKENS"] == 1:
+    if chosen["TOKENS"] == 1 or (runs and not invariant.active()):
         return chosen
     return next(c for c in table.configs(target) if c["TOKENS"] == 1 and c["BLOCK_H"] >= chosen["BLOCK_H"])
