@@ -1,4 +1,4 @@
-"""Search sessions of one space, from several machines or workers, merged into a session that can be gone on with."""
+"""Sessions of one space, from several machines or workers, merged into a session that can be gone on with."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from dsv4lab.errors import UsageError
+from dsv4lab.tuning.merge_sweeps import check_sweep, home_rounds, in_rounds, nominated
 from dsv4lab.tuning.search.log import BLOCK, CANDIDATE, OUTCOME, RESULT, WORKER
 from dsv4lab.tuning.store import (
+    MACHINE,
     MANIFEST,
+    ORIGIN,
     RECORDS,
     first_difference,
     read_manifest,
@@ -29,7 +32,9 @@ MACHINE_FIELDS = ("cpu", "cpus", "platform", "python", "created")
 """Of a manifest: what may differ between sessions that are merged; it is kept with every record."""
 
 _CONCLUSIONS = (CANDIDATE, OUTCOME, RESULT)
-_ORIGIN, _MACHINE = "origin", "machine"
+_TRIAL = "trial"
+_SPACES = {"space": "search", "sweep": "sweep"}
+"""Which of its settings tells what kind of session a manifest is of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +73,35 @@ def merge_sessions(out: Path, folders: Sequence[Path]) -> Merged:
 
     It has the manifest of the first, so that session's machine can resume it: what earlier sessions concluded is left
     out, and concluded anew. A record keeps its machine and its origin; one that came in before, on whatever way, is
-    dropped. Raises :class:`UsageError` if ``out`` exists or two manifests differ in a field that is not a machine's,
-    :class:`StoreError` for a folder without a session.
+    dropped. The rounds of sweeps come one after the other. Raises :class:`UsageError` if ``out`` exists, two manifests
+    differ in a field that is not a machine's, or a sweep's outputs differ, :class:`StoreError` for a folder without a
+    session.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"--merge {out}: it exists; give a new folder")
-    manifests = [_manifest(folder) for folder in folders]
-    for folder, manifest in zip(folders[1:], manifests[1:], strict=True):
+    manifests = [read_manifest(folder) for folder in folders]
+    kinds = [_kind(folder, manifest) for folder, manifest in zip(folders, manifests, strict=True)]
+    for folder, manifest, kind in zip(folders[1:], manifests[1:], kinds[1:], strict=True):
+        if kind != kinds[0]:
+            raise UsageError(f"{folder}: it is a {kind} and cannot be merged with {folders[0]}, a {kinds[0]}")
         different = first_difference(_common(manifests[0]), _common(manifest))
         if different:
             raise UsageError(f"{folder / MANIFEST}: it cannot be merged with {folders[0]}, {different}")
     records, duplicates, torn = _collect(folders, manifests)
-    sessions = len({record[_ORIGIN]["session"] for record in records})
-    _write(out, manifests[0], records)
+    sessions = len({record[ORIGIN]["session"] for record in records})
+    if kinds[0] == "sweep":
+        manifest, records = in_rounds(manifests[0], records)
+        records += nominated(manifest, records)
+    else:
+        manifest, records = manifests[0], _renumbered(records)
+    _write(out, manifest, records)
     return Merged(out, sessions, len(records), duplicates, torn)
 
 
 def session_id(manifest: dict[str, Any], records: Sequence[dict[str, Any]]) -> str:
-    """A name for a session that no other has: of its manifest, and of the moment and worker that began it."""
-    first = next((r for r in records if r["kind"] == WORKER), records[0] if records else {})
-    told = {key: value for key, value in first.items() if key not in (_ORIGIN, _MACHINE)}
+    """A name for a session that no other has: of its manifest, and of the worker or trial that it began with."""
+    first = next((r for r in records if r["kind"] in (WORKER, _TRIAL)), records[0] if records else {})
+    told = {key: value for key, value in first.items() if key not in (ORIGIN, MACHINE)}
     return hashlib.sha256(json.dumps([manifest, told], sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -98,32 +112,36 @@ def _collect(folders: Sequence[Path], manifests: Sequence[dict[str, Any]]) -> tu
     for folder, manifest in zip(folders, manifests, strict=True):
         records, torn = read_records(folder / RECORDS)
         torn_lines += torn
+        if "sweep" in manifest["settings"]:
+            check_sweep(folder, records)
         for record in _placed(manifest, records):
             if record["kind"] in _CONCLUSIONS:
                 continue
-            place = (record[_ORIGIN]["session"], record[_ORIGIN]["record"])
+            place = (record[ORIGIN]["session"], record[ORIGIN]["record"])
             duplicates += place in kept
             kept.setdefault(place, record)
     by_session: dict[str, list[dict[str, Any]]] = {}
     for (session, _), record in sorted(kept.items(), key=lambda item: item[0][1]):
         by_session.setdefault(session, []).append(record)
     order = dict.fromkeys(session for session, _ in kept)
-    return _renumbered([record for session in order for record in by_session[session]]), duplicates, torn_lines
+    return [record for session in order for record in by_session[session]], duplicates, torn_lines
 
 
 def _placed(manifest: dict[str, Any], records: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Records with where they came from; those of a merged session have that already."""
     own = session_id(manifest, records)
     worker = next((r for r in records if r["kind"] == WORKER), {})
-    gpu = manifest["settings"].get("target", {}).get("gpu")
+    settings = manifest["settings"]
+    gpu = settings.get("target", {}).get("gpu")
     machine = ", ".join(str(name) for name in (worker.get("host"), gpu, manifest.get("cpu")) if name)
     for number, record in enumerate(records):
-        if _ORIGIN in record:
+        if ORIGIN in record:
             yield record
             continue
         origin = {"session": own, "record": number}
         origin |= {name: record[name] for name in ("trial", "process") if name in record}
-        yield {**record, _MACHINE: machine, _ORIGIN: origin}
+        origin |= home_rounds(settings, record)
+        yield {**record, MACHINE: machine, ORIGIN: origin}
 
 
 def _renumbered(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -131,7 +149,7 @@ def _renumbered(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     trials, processes = _Numbers(), _Numbers()
     out = []
     for record in records:
-        origin = record[_ORIGIN]
+        origin = record[ORIGIN]
         new = {}
         if "trial" in origin:
             new["trial"] = trials.of(origin["session"], origin["trial"])
@@ -141,18 +159,20 @@ def _renumbered(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return out
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
-    manifest = read_manifest(folder)
+def _kind(folder: Path, manifest: dict[str, Any]) -> str:
     settings = manifest.get("settings")
-    if not isinstance(settings, dict) or "space" not in settings:
-        raise UsageError(f"{folder}: only search sessions can be merged, and this is none")
-    return manifest
+    found = [kind for name, kind in _SPACES.items() if isinstance(settings, dict) and name in settings]
+    if not found:
+        raise UsageError(f"{folder / MANIFEST}: settings is no sweep's and no search's")
+    return found[0]
 
 
 def _common(manifest: dict[str, Any]) -> dict[str, Any]:
-    """A manifest without what is its machine's, and how long it searched."""
+    """A manifest without what is its machine's, and how long it went on: seconds of a search, rounds of a sweep."""
     settings = {key: value for key, value in manifest["settings"].items() if key != "cores"}
-    settings["search"] = {key: value for key, value in settings["search"].items() if key != "seconds"}
+    for name, free in (("search", "seconds"), ("sweep", "rounds")):
+        if name in settings:
+            settings[name] = {key: value for key, value in settings[name].items() if key != free}
     return {**{k: v for k, v in manifest.items() if k not in MACHINE_FIELDS}, "settings": settings}
 
 

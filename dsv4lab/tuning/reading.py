@@ -14,7 +14,7 @@ from dsv4lab.tuning.recommend import Choice, Recommendation, recommend
 from dsv4lab.tuning.rows import baseline_noise, row_difference, sweep_rows
 from dsv4lab.tuning.session import Finding
 from dsv4lab.tuning.space import Cell, Load, PlanChoice, SweepSpace
-from dsv4lab.tuning.store import RECORDS, StoreError, read_manifest, read_records
+from dsv4lab.tuning.store import MACHINE, RECORDS, StoreError, read_manifest, read_records
 from dsv4lab.tuning.trial import CONFIRM, EXPLORE, Trial, busy_from_json, cell_from_json
 
 MEASURING, CONFIRMING, FINISHED, DIVERGED = "measuring", "confirming", "finished", "outputs differ"
@@ -25,6 +25,7 @@ class Reading:
     """What a session's folder says at one moment. ``size`` is that of its records, to tell whether there is news.
 
     ``phase`` is ``measuring``, ``confirming``, ``finished`` or ``outputs differ`` (then ``divergence`` says where).
+    ``machines`` are those of a merged session, empty for others.
     """
 
     folder: Path
@@ -39,6 +40,7 @@ class Reading:
     recommendation: Recommendation | None
     divergence: Divergence | None
     phase: str
+    machines: tuple[str, ...] = ()
 
     @property
     def planned(self) -> int:
@@ -107,6 +109,7 @@ def _reading(folder: Path, size: int, manifest: Mapping[str, Any], records: list
         recommendation=decided,
         divergence=Divergence.from_json(broken) if broken is not None else None,
         phase=DIVERGED if broken else FINISHED if finished else CONFIRMING if candidate else MEASURING,
+        machines=tuple(dict.fromkeys(str(r[MACHINE]) for r in records if r.get(MACHINE))),
     )
 
 

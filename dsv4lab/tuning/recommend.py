@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dsv4lab.tuning import stats
@@ -163,15 +163,25 @@ def recommend(space: SweepSpace, trials: Sequence[Trial], candidate: Choice | No
     levels = []
     for level, found in logs.items():
         own = stats.difference(list(found.values()), seed)
-        tpot, off = (_tpot(trials, Cell(plan, candidate.hw_queues, level)) for plan in (candidate.plan, BASELINE))
+        cells = [Cell(plan, candidate.hw_queues, level) for plan in (candidate.plan, BASELINE)]
+        tpot, off = (_tpot(confirming_trials(trials, candidate, cell)) for cell in cells)
         levels.append(LevelFinding(level, tpot, off, own, own.verdict(LEAST_GAIN)))
     verdict = overall.verdict(LEAST_GAIN)
     use = candidate if verdict == "faster" else plain
     return Recommendation(use, candidate, verdict, overall, tuple(levels), noise)
 
 
-def _tpot(trials: Sequence[Trial], cell: Cell) -> float:
-    return stats.median(stats.pooled([trial.tpot_ms for trial in by_block(trials, cell, CONFIRM).values()]))
+def confirming_trials(trials: Sequence[Trial], candidate: Choice, cell: Cell) -> list[Trial]:
+    """The confirming trials of ``cell`` that stood in pairs of ``candidate`` with ``off``.
+
+    A merged session may have others: of what another of its sessions nominated.
+    """
+    own = by_block(trials, replace(cell, plan=candidate.plan), CONFIRM)
+    return [trial for block, trial in by_block(trials, cell, CONFIRM).items() if block in own]
+
+
+def _tpot(trials: Sequence[Trial]) -> float:
+    return stats.median(stats.pooled([trial.tpot_ms for trial in trials]))
 
 
 def _difference_text(difference: Difference) -> str:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from dsv4lab.errors import LabError, UsageError
 
@@ -22,6 +22,10 @@ MANIFEST = "manifest.json"
 RECORDS = "records.jsonl"
 RESULT = "result.json"
 REPORT = "report.html"
+ORIGIN, MACHINE = "origin", "machine"
+"""Fields of merged records: the session and place that they came from, and the machine."""
+
+R = TypeVar("R", bound=Mapping[str, Any])
 
 _FREE_FIELDS = ("created",)
 
@@ -187,8 +191,29 @@ def first_difference(before: Mapping[str, Any], now: Mapping[str, Any], prefix: 
             continue
         if isinstance(old, dict) and isinstance(new, dict):
             return first_difference(old, new, f"{prefix}{key}.")
+        if (found := first_difference(_by_name(old), _by_name(new), f"{prefix}{key}.")) is not None:
+            return found
         return f"{prefix}{key} is {json.dumps(old)} there and {json.dumps(new)} now"
     return None
+
+
+def home_records(records: Iterable[R]) -> Iterator[R]:
+    """Of a merged session, the records of the first one and of its own going on; all of any other session.
+
+    Outputs are compared inside a machine only: another processor may round in another way.
+    """
+    home = None
+    for record in records:
+        session = record.get(ORIGIN, {}).get("session")
+        home = home or session
+        if session in (None, home):
+            yield record
+
+
+def _by_name(values: Any) -> dict[str, Any]:
+    """Named things of a list by their names; nothing for anything else."""
+    named = isinstance(values, list) and all(isinstance(v, dict) and isinstance(v.get("name"), str) for v in values)
+    return {value["name"]: value for value in values} if named else {}
 
 
 def _end_torn_line(fd: int) -> None:

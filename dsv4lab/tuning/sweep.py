@@ -12,7 +12,7 @@ from dsv4lab.errors import EngineError
 from dsv4lab.tuning.gate import Divergence, Gate
 from dsv4lab.tuning.recommend import Choice
 from dsv4lab.tuning.space import BASELINE, Cell, SweepSpace, Turn, Visit, balanced
-from dsv4lab.tuning.store import SessionStore
+from dsv4lab.tuning.store import SessionStore, home_records
 from dsv4lab.tuning.target import LoadResult, OpenTarget, SweepTarget
 from dsv4lab.tuning.trial import (
     CONFIRM,
@@ -96,8 +96,9 @@ class Sweep:
         self._gate = gate
         self.tell = tell
         self._done: set[TrialKey] = {trial.key for trial in self.trials}
-        for record in store.of_kind("gate"):
-            gate.restore(record["reference"])
+        for record in home_records(store.records):
+            if record["kind"] == "gate":
+                gate.restore(record["reference"])
 
     def explore(self) -> None:
         """Make every visit of the sweep that is not complete."""

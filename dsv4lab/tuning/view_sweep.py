@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dsv4lab.tuning.knobs import CONCURRENCY, MAX_NEW_TOKENS, PROMPT_TOKENS, Setting
 from dsv4lab.tuning.reading import DIVERGED, Reading, read_session
-from dsv4lab.tuning.recommend import LevelFinding, Recommendation
+from dsv4lab.tuning.recommend import LevelFinding, Recommendation, confirming_trials
 from dsv4lab.tuning.session import Finding
 from dsv4lab.tuning.space import BASELINE as OFF
 from dsv4lab.tuning.space import Cell
@@ -35,7 +35,7 @@ def sweep_view(folder: Path) -> SessionView:
         uses=tuple(_use(reading, found, level) for level in found.levels) if found else (),
         profiles=_profiles(reading),
         gates=(str(reading.divergence),) if reading.phase == DIVERGED else (),
-        machines=(reading.cpu,),
+        machines=reading.machines or (reading.cpu,),
         level=LEVEL,
         gpus=reading.config.world_size,
     )
@@ -82,7 +82,7 @@ def _use(reading: Reading, found: Recommendation, level: LevelFinding) -> Use:
     candidate, baseline = setting_of(choice.plan, choice.hw_queues), setting_of(OFF, choice.hw_queues)
     use = candidate if found.verdict == "faster" and level.verdict != "slower" else baseline
     cells = [Cell(plan, choice.hw_queues, level.concurrency_level) for plan in (OFF, choice.plan)]
-    speeds = [_tokens_per_s(reading.trials_of(cell, CONFIRM)) for cell in cells]
+    speeds = [_tokens_per_s(confirming_trials(reading.trials, choice, cell)) for cell in cells]
     return Use(
         load=load_of(reading, level.concurrency_level),
         use=use,

@@ -25,14 +25,17 @@ from tests.engine.test_load_trial import ours
 
 SECONDS = 300.0
 STREAMS = 256
+MOST_GROWTH = 64 << 20
+"""Bytes that the worker may grow by in the last two thirds of the soak; one lost page of each request were 200 MiB."""
 KILLS = 10
 PROMPTS = LoadSpec(16, prompt_tokens=24, range_ratio=0.2, seed=9).prompts(500)
 NEW = 12
 
 
-async def soak(endpoint: Endpoint) -> list[RequestRecord]:
-    """Every stream asks for one prompt after the other until the time is over."""
+async def soak(endpoint: Endpoint, early: Callable[[], None]) -> list[RequestRecord]:
+    """Every stream asks for one prompt after the other until the time is over; ``early`` is called after a third."""
     until = time.monotonic() + SECONDS
+    asyncio.get_running_loop().call_later(SECONDS / 3, early)
 
     async def one(first: int) -> list[RequestRecord]:
         records = []
@@ -54,12 +57,27 @@ def test_many_streams_for_minutes() -> None:
         expected = client.generate(PROMPTS, max_new_tokens=NEW).tokens
         with site(client, max_queue=0) as served:
             endpoint = Endpoint(served.running.url, body={"return_token_ids": True}, silence_s=300.0)
-            records = asyncio.run(soak(endpoint))
+            worker = client.pid or 0
+            open_before, grown = (open_files(os.getpid()), open_files(worker)), [0]
+            records = asyncio.run(soak(endpoint, lambda: grown.append(resident_bytes(worker))))
             assert {r.error for r in records} == {None}
             assert len(records) >= STREAMS
             assert all(list(r.token_ids) == expected[r.index % len(PROMPTS)] for r in records)
             served.until_empty()
             assert served.running.desk.metrics.generated_tokens == NEW * len(records)
+            served.until(lambda: open_files(os.getpid()) <= open_before[0])
+            assert open_files(worker) <= open_before[1]
+            growth = resident_bytes(worker) - grown[-1]
+            print(f"{len(records)} requests, {NEW * len(records) / SECONDS:.0f} tokens/s, worker +{growth >> 20} MiB")
+            assert growth < MOST_GROWTH
+
+
+def open_files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ def test_merged(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (["monday", "--against", "tuesday", "--max-regression", "much"], "it takes a share such as 1%"),
         (["monday", "--against", "tuesday", "--max-regression", "200%"], "0 to less than 100 %"),
         (["monday", "--against", "sweep"], "target is engine there and simulated now"),
-        (["monday", "sweep", "--merge", "out"], "only search sessions can be merged"),
+        (["monday", "sweep", "--merge", "out"], "sweep: it is a sweep and cannot be merged with monday, a search"),
         (["monday", "other", "--merge", "out"], "settings.target.seed is 1 there and 2 now"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from dsv4lab.tuning.read_view import read_view
 from dsv4lab.tuning.search.log import SearchLog
 from dsv4lab.tuning.store import MANIFEST, RECORDS, StoreError, read_manifest, read_records, write_json
 from dsv4lab.tuning.view import FINISHED, MEASURING
-from tests.unit.searches import SPACE, simulated, twin
+from tests.unit.searches import SPACE, rewritten, simulated, twin
 
 Record = dict[str, Any]
 
@@ -118,10 +119,65 @@ def test_other_spaces_are_refused_by_the_field_that_differs(two: tuple[Path, Pat
     assert not (tmp_path / "both").exists()
     manifest["settings"] = {"sweep": {}}
     write_json(other / MANIFEST, manifest)
-    with pytest.raises(UsageError, match="only search sessions can be merged"):
+    with pytest.raises(UsageError, match=r"it is a sweep and cannot be merged with .*, a search"):
+        merge_sessions(tmp_path / "both", [two[0], other])
+    write_json(other / MANIFEST, {**manifest, "settings": {}})
+    with pytest.raises(UsageError, match="settings is no sweep's and no search's"):
         merge_sessions(tmp_path / "both", [two[0], other])
     with pytest.raises(StoreError, match="there is no session"):
         merge_sessions(tmp_path / "both", [two[0], tmp_path / "none"])
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda space: space["baseline"].update(plan="hip"), r'space\.baseline\.plan is "off" there and "hip" now'),
+        (lambda space: space["knobs"][0]["values"].remove("cuda"), r"space\.knobs\.plan\.values is \["),
+        (lambda space: space["knobs"].pop(2), r"space\.knobs\.concurrency is \{.*\} there and null now"),
+        (lambda space: space["knobs"].reverse(), r"space\.knobs is \["),
+    ],
+)
+def test_the_knob_that_differs_is_named(
+    two: tuple[Path, Path], tmp_path: Path, change: Callable[[Record], object], says: str
+) -> None:
+    other = twin(two[0], tmp_path / "other")
+    manifest = read_manifest(other)
+    change(manifest["settings"]["space"])
+    write_json(other / MANIFEST, manifest)
+    with pytest.raises(UsageError, match=rf"cannot be merged with .*, settings\.{says}"):
+        merge_sessions(tmp_path / "both", [two[0], other])
+
+
+def test_outputs_are_held_to_those_of_the_machine_that_goes_on(two: tuple[Path, Path], tmp_path: Path) -> None:
+    """Another processor may round in another way; its reference is no reference here."""
+
+    def rounded(record: Record) -> Record:
+        if record["kind"] != "gate" or record["outputs"] is None:
+            return record
+        return {**record, "outputs": {**record["outputs"], "tokens": [[7, 7, 7]]}}
+
+    elsewhere = rewritten(two[1], tmp_path / "elsewhere", rounded)
+    merge_sessions(tmp_path / "both", [two[0], elsewhere])
+    own = SearchLog.of(records_of(two[0]), SPACE).references
+    assert SearchLog.of(records_of(tmp_path / "both"), SPACE).references == own
+    simulated(tmp_path / "both", resume=True)
+    assert read_view(tmp_path / "both").gates == ()
+
+
+def test_a_setting_that_two_workers_of_a_study_measured_counts_once(two: tuple[Path, Path], tmp_path: Path) -> None:
+    """A worker taken for dead that was only slow: both have measured, each against its own baseline."""
+    merge_sessions(tmp_path / "both", two)
+    simulated(tmp_path / "both", resume=True)
+    (outcome,) = [r for r in records_of(tmp_path / "both") if r["kind"] == "outcome"]
+    assert outcome["trials"] == outcome["own_trials"] == outcome["choices"]
+    assert sum(level["tried"] for level in outcome["levels"]) == outcome["choices"]
+    single = read_view(two[0])
+    for row in read_view(tmp_path / "both").rows:
+        alone = single.row(row.load, row.setting)
+        assert alone is not None
+        explored, before = ([s for s in one.samples if s.phase == "explore"] for one in (row, alone))
+        assert len(explored) == 2 * len(before)
+        assert len({sample.life for sample in explored}) == 2 * len({sample.life for sample in before})
 
 
 def test_nothing_is_written_over(two: tuple[Path, Path], tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from dsv4lab.tuning.block import OK, Block
 from dsv4lab.tuning.knobs import KnobSpace, Setting
 from dsv4lab.tuning.search.forecast import Forecast
 from dsv4lab.tuning.stats import median
+from dsv4lab.tuning.store import home_records
 
 WORKER, PRIOR, GATE, CLAIM, BLOCK, DECISION, OUTCOME, RESULT = (
     "worker",
@@ -147,26 +148,29 @@ class SearchLog:
         """Read records, oldest first; kinds that it does not know are skipped."""
         log = cls()
         begun = last = None
-        for record in records:
+        known = list(records)
+        for record in home_records(known):
+            if record["kind"] == GATE and record.get("outputs") is not None:
+                load = space.load_of(Setting.from_json(record["setting"]))
+                log.references[load] = outputs_from_json(record["outputs"])
+        for record in known:
             at = datetime.fromisoformat(record["at"])
             if record["kind"] == "session":
                 log.elapsed_s += (last - begun).total_seconds() if begun is not None and last is not None else 0.0
                 begun = at
             last = at
-            log._take(record, space)
+            log._take(record)
         if begun is not None and last is not None:
             log.elapsed_s += (last - begun).total_seconds()
         return log
 
-    def _take(self, record: Mapping[str, Any], space: KnobSpace) -> None:
+    def _take(self, record: Mapping[str, Any]) -> None:
         kind = record["kind"]
         if kind == WORKER:
             self.worker = record["id"]
         elif kind == PRIOR:
             self.forecasts = tuple(Forecast.from_json(data) for data in record["forecasts"])
             self.forecast_by = record["by"]
-        elif kind == GATE and record.get("outputs") is not None:
-            self.references[space.load_of(Setting.from_json(record["setting"]))] = outputs_from_json(record["outputs"])
         elif kind == CLAIM:
             claim = Claim.from_json(record)
             self.claims[claim.trial] = claim

@@ -125,7 +125,7 @@ def _search(
         noise=noise_of(plan.space, log.blocks),
         trials=len(known),
         choices=len(order.settings),
-        own_trials=sum(d.phase == EXPLORE for d in log.decisions.values()),
+        own_trials=len({d.setting for d in log.decisions.values() if d.phase == EXPLORE}),
     )
 
 
