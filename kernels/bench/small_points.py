@@ -82,7 +82,22 @@ def _quant_and_split(x: torch.Tensor, weight: torch.Tensor, weight_scales: torch
 
 
 def _moe(model: str, tokens: int) -> Point:
-    return Point("moe", "moe_gemm_quant", model, tokens, lambda i: moe._fp4(i, tokens, EXPERTS[model]))
+    rivals = {"tiles": _moe_by("_tiles")} if tokens >= 16 else {}
+    if tokens <= 16:
+        rivals["words"] = _moe_by("_vectors")
+    return Point("moe", "moe_gemm_quant", model, tokens, lambda i: moe._fp4(i, tokens, EXPERTS[model]), rivals)
+
+
+def _moe_by(way: str) -> Callable[..., None]:
+    """The experts by one of the wrapper's ways, whatever it would choose."""
+
+    def run(**a: Any) -> None:
+        from dsv4_kernels.moe_gemm import triton_op
+
+        experts = triton_op._experts(a["x"], a["w13"], a["w13_scales"], a["w2"], a["w2_scales"])
+        getattr(triton_op, way)(a["x"], a["experts"], a["weights"], experts, a["limit"], a["out"])
+
+    return run
 
 
 def _mhc(model: str, tokens: int, d: int) -> Iterator[Point]:

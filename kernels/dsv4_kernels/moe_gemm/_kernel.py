@@ -17,29 +17,6 @@ FP8 = tl.constexpr(1)
 FP4 = tl.constexpr(2)
 LIFT = tl.constexpr(1.2676506002282294e30)  # 2^100
 
-# Of one word, eight fp4 codes, and eight activations as fp16 pairs (k, k + 4): the sum of products. The codes become
-# fp16 pairs times 2^-14, which one product takes back; four products of a half are added in fp16, then in float32.
-FP4_PRODUCTS = tl.constexpr("""
-{
-    .reg .b32 v, u, r, p, c;
-    .reg .b16 low, high;
-    .reg .f32 a, b;
-    mov.b32 c, 0x74007400;
-    shl.b32 v, $1, 9;   shl.b32 u, $1, 12;  and.b32 u, u, 0x80008000;
-    lop3.b32 r, v, 0x0E000E00, u, 0xEA;     mul.rn.f16x2 r, r, c;   mul.rn.f16x2 p, r, $2;
-    shl.b32 v, $1, 5;   shl.b32 u, $1, 8;   and.b32 u, u, 0x80008000;
-    lop3.b32 r, v, 0x0E000E00, u, 0xEA;     mul.rn.f16x2 r, r, c;   fma.rn.f16x2 p, r, $3, p;
-    shl.b32 v, $1, 1;   shl.b32 u, $1, 4;   and.b32 u, u, 0x80008000;
-    lop3.b32 r, v, 0x0E000E00, u, 0xEA;     mul.rn.f16x2 r, r, c;   fma.rn.f16x2 p, r, $4, p;
-    shr.b32 v, $1, 3;   and.b32 u, $1, 0x80008000;
-    lop3.b32 r, v, 0x0E000E00, u, 0xEA;     mul.rn.f16x2 r, r, c;   fma.rn.f16x2 p, r, $5, p;
-    mov.b32 {low, high}, p;
-    cvt.f32.f16 a, low;
-    cvt.f32.f16 b, high;
-    add.f32 $0, a, b;
-}
-""")
-
 
 @triton.jit
 def _halves(pairs):
@@ -63,18 +40,10 @@ def _decoded(words, PAIR: tl.constexpr, FORMAT: tl.constexpr):
 
 
 @triton.jit
-def _fp16_pair(low, high, DOWN: tl.constexpr):
-    """Two float32 times ``2^-DOWN`` as one int32 of two fp16."""
-    factor: tl.constexpr = 1.0 / (1 << DOWN)
-    bits = (low * factor).to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
-    return bits | ((high * factor).to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) << 16)
-
-
-@triton.jit
-def _dot_words(words, x_ptr, first, FORMAT: tl.constexpr, FP16: tl.constexpr, DOWN: tl.constexpr):
+def _dot_words(words, x_ptr, first, FORMAT: tl.constexpr):
     """``sum over codes`` of ``words [BN, G, 4]`` times the activations from word ``first [G, 4]`` on: ``[BN, G]``.
 
-    ``x``: bf16 read as int32 pairs. ``FP16``: fp4 by packed fp16 products, activations times ``2^-DOWN``.
+    ``x``: bf16 read as int32 pairs.
     """
     half: tl.constexpr = 1 if FORMAT == 0 else (2 if FORMAT == 1 else 4)
     sums = tl.zeros(words.shape, tl.float32)
@@ -83,17 +52,6 @@ def _dot_words(words, x_ptr, first, FORMAT: tl.constexpr, FP16: tl.constexpr, DO
         a, b = _decoded(words, 0, FORMAT)
         sums = sums + a * low[None, :, :]
         sums = sums + b * high[None, :, :]
-    elif FP16:
-        x0, x1 = _halves(tl.load(x_ptr + first * 4))
-        x2, x3 = _halves(tl.load(x_ptr + first * 4 + 1))
-        x4, x5 = _halves(tl.load(x_ptr + first * 4 + 2))
-        x6, x7 = _halves(tl.load(x_ptr + first * 4 + 3))
-        p0, p1 = _fp16_pair(x0, x4, DOWN), _fp16_pair(x1, x5, DOWN)
-        p2, p3 = _fp16_pair(x2, x6, DOWN), _fp16_pair(x3, x7, DOWN)
-        sums = tl.inline_asm_elementwise(
-            FP4_PRODUCTS, "=f,r,r,r,r,r", [words, p0[None, :, :], p1[None, :, :], p2[None, :, :], p3[None, :, :]],
-            dtype=tl.float32, is_pure=True, pack=1,
-        )  # fmt: skip
     else:
         for pair in tl.static_range(0, half, 2):
             # Codes pair, pair + 1 meet the activations of one word, codes pair + half, pair + half + 1 of another.
@@ -109,14 +67,12 @@ def _dot_words(words, x_ptr, first, FORMAT: tl.constexpr, FP16: tl.constexpr, DO
 
 
 @triton.jit
-def _scales(
-    scales_ptr, expert, row, group, there, rows, groups, FORMAT: tl.constexpr, FP16: tl.constexpr, DOWN: tl.constexpr
-):  # fmt: skip
+def _scales(scales_ptr, expert, row, group, there, rows, groups, FORMAT: tl.constexpr):
     """Scale of each row and group of four words, ``[BN, G]`` float32, with what is left of the powers of two.
 
     ``expert``: one, or ``[G]``. ``there [G]``: which groups are.
     """
-    lift: tl.constexpr = 20 if FORMAT != 2 else (DOWN if FP16 else 26)
+    lift: tl.constexpr = 26 if FORMAT == 2 else 20
     expert += tl.zeros(group.shape, tl.int64)
     if FORMAT == 2:
         at = scales_ptr + (expert[None, :] * rows + row[:, None]) * groups + group[None, :]
@@ -129,7 +85,7 @@ def _scales(
 @triton.jit
 def _gate_up_kernel(
     x_ptr, experts_ptr, w13_ptr, scales_ptr, h_ptr, inter, groups, slots, x_stride, experts_stride, limit,
-    FORMAT: tl.constexpr, FP16: tl.constexpr, PDL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_G: tl.constexpr,
+    FORMAT: tl.constexpr, PDL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_G: tl.constexpr,
 ):  # fmt: skip
     """``h [pairs, inter]`` = swiglu of the two products; grid: row tiles, (token, slot) pairs.
 
@@ -156,15 +112,15 @@ def _gate_up_kernel(
         mask = inside & there[None, :, None]
         g = tl.load(base + where, mask=mask, other=0)
         u = tl.load(base + inter * groups * 4 + where, mask=mask, other=0)
-        g_sum = _dot_words(g, x_at, first, FORMAT, FP16, 4)
-        u_sum = _dot_words(u, x_at, first, FORMAT, FP16, 4)
+        g_sum = _dot_words(g, x_at, first, FORMAT)
+        u_sum = _dot_words(u, x_at, first, FORMAT)
         if FORMAT == 0:
             gate += g_sum
             up += u_sum
         else:
             safe = tl.where(row < inter, row, 0)
-            gate += g_sum * _scales(scales_ptr, expert, safe, group, there, 2 * inter, groups, FORMAT, FP16, 4)
-            up += u_sum * _scales(scales_ptr, expert, safe + inter, group, there, 2 * inter, groups, FORMAT, FP16, 4)
+            gate += g_sum * _scales(scales_ptr, expert, safe, group, there, 2 * inter, groups, FORMAT)
+            up += u_sum * _scales(scales_ptr, expert, safe + inter, group, there, 2 * inter, groups, FORMAT)
     y = clamped_swiglu(tl.sum(gate, axis=1), tl.sum(up, axis=1), limit)
     tl.store(h_ptr + pair.to(tl.int64) * inter + row, y.to(h_ptr.dtype.element_ty), mask=row < inter)
 
@@ -173,7 +129,7 @@ def _gate_up_kernel(
 def _down_kernel(
     h_ptr, experts_ptr, weights_ptr, w2_ptr, scales_ptr, out_ptr, d, groups, slots,
     experts_stride, weights_stride, out_stride,
-    FORMAT: tl.constexpr, FP16: tl.constexpr, PDL: tl.constexpr, ONE: tl.constexpr,
+    FORMAT: tl.constexpr, PDL: tl.constexpr, ONE: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
     """``out [T, d]``: the slots' products, weighted and added; grid: row tiles, tokens.
@@ -204,12 +160,12 @@ def _down_kernel(
             words = tl.load(w2_ptr + where[:, :, None] * 4 + word[None, None, :], mask=mask, other=0)
             scale = weight[None, :]
             if FORMAT != 0:
-                scale = _scales(scales_ptr, expert, safe, group, there, d, groups, FORMAT, FP16, 0) * scale
+                scale = _scales(scales_ptr, expert, safe, group, there, d, groups, FORMAT) * scale
             if PDL and ONE:
                 tl.extra.cuda.gdc_wait()
                 tl.extra.cuda.gdc_launch_dependents()
             first = tl.where(there, ((token * slots + slot) * groups + group) * 4, 0)
-            total += _dot_words(words, h_ptr, first[:, None] + word[None, :], FORMAT, FP16, 0) * scale
+            total += _dot_words(words, h_ptr, first[:, None] + word[None, :], FORMAT) * scale
     tl.store(out_ptr + token.to(tl.int64) * out_stride + row, tl.sum(total, axis=1), mask=row < d)
 
 

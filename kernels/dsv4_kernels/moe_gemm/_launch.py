@@ -2,10 +2,53 @@
 
 from __future__ import annotations
 
-from dsv4_kernels.launch import PDL, LaunchTable, config, row
+from dsv4_kernels.launch import PDL, Config, LaunchTable, config, row
 
 VECTOR_TOKENS = 16
 """Up to this many tokens each (token, expert) pair is a matrix-vector product."""
+
+LANES_TOKENS = 64
+"""As ``VECTOR_TOKENS``, for fp4 on NVIDIA."""
+
+
+def _lanes(warps: int, rows: int, groups: int, registers: int) -> Config:
+    return config(warps, 1, {**PDL, "maxnreg": registers}, WARP_ROWS=rows, BLOCK_G=groups)
+
+
+GATE_UP_LANES = LaunchTable(
+    "moe_gate_up_lanes",
+    {
+        "nvidia": (
+            row(_lanes(8, 1, 32, 128), tokens=2, inter=512),  # one wave of programs: more warps share a row
+            row(_lanes(4, 1, 16, 128)),
+        )
+    },
+    tuple(
+        _lanes(warps, rows, groups, registers)
+        for registers in (80, 96, 128)
+        for warps, rows, groups in ((2, 1, 8), (4, 1, 16), (8, 1, 32), (4, 2, 8))
+    ),
+)
+
+DOWN_LANES = LaunchTable(
+    "moe_down_lanes",
+    {
+        "nvidia": (
+            row(_lanes(4, 1, 32, 128), groups=8),
+            row(_lanes(4, 1, 16, 80), groups=16),
+            row(_lanes(8, 1, 64, 128), groups=64, tokens=8),
+            row(_lanes(4, 1, 32, 128)),
+        )
+    },
+    tuple(
+        _lanes(warps, rows, groups, registers)
+        for registers in (64, 80, 96, 128)
+        for warps, rows, groups in ((4, 1, 16), (8, 1, 32), (4, 1, 32), (8, 1, 64))
+    ),
+)
+"""fp4 on NVIDIA: ``WARP_ROWS`` times 16 rows of a program; ``BLOCK_G`` groups of 32 codes at a step, four a warp.
+
+With the registers it is given (``maxnreg``) the compiler keeps loads a step ahead; left alone it saves them."""
 
 GATE_UP = LaunchTable(
     "moe_gate_up",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from dsv4_kernels.formats import E8M0_BIAS, quantise_e4m3_blocks
-from dsv4_kernels.moe_gemm._launch import COMBINE, DOWN, GATE_UP, TILES, TILES_FP8
+from dsv4_kernels.moe_gemm._launch import COMBINE, DOWN, DOWN_LANES, GATE_UP, GATE_UP_LANES, TILES, TILES_FP8
 from dsv4_kernels.moe_gemm.reference import moe_gemm_quant_reference, moe_gemm_reference
 from dsv4_kernels.registry import Arguments, Case, Cost, KernelSpec, Tolerance
 from dsv4_kernels.testing.inputs import Inputs
@@ -81,7 +81,7 @@ def _cost(arguments: Arguments) -> Cost:
     return Cost(moved, 2 * tokens * slots * 3 * x.shape[1] * inter if w2.numel() else 0)
 
 
-_TABLES = (GATE_UP, DOWN, TILES, TILES_FP8, COMBINE)
+_TABLES = (GATE_UP, DOWN, GATE_UP_LANES, DOWN_LANES, TILES, TILES_FP8, COMBINE)
 # Sums of thousands of products in bf16: the reference rounds each product once more than the kernel does.
 _TOLERANCE = Tolerance(floor=2.0**-10)
 
@@ -116,6 +116,8 @@ SPECS = (
             Case("fp8-wide-5", lambda i: _fp8(i, 5, (16, 1024, 512), 6), small=False),
             Case("fp4-empty", lambda i: _fp4(i, 0, SMALL, 3)),
             Case("fp4-odd-groups", lambda i: _fp4(i, 1, (2, 96, 32), 1)),
+            Case("fp4-odd-groups-7", lambda i: _fp4(i, 7, (5, 160, 96), 5), small=False),
+            Case("fp4-wide-65", lambda i: _fp4(i, 65, (32, 1024, 512)), small=False),
             Case("fp4-wide-300", lambda i: _fp4(i, 300, (32, 1024, 512)), small=False),
             Case("fp8-wide-300", lambda i: _fp8(i, 300, (32, 1024, 512), 6), small=False),
             Case("fp4-flash-1", lambda i: _fp4(i, 1, FLASH), small=False, compiled=True, bench=True),

@@ -16,16 +16,23 @@ from dsv4_kernels.moe_gemm._kernel import (
     _gate_up_kernel,
     _gate_up_tiles_kernel,
 )
-from dsv4_kernels.moe_gemm._launch import COMBINE, DOWN, GATE_UP, TILES, TILES_FP8, VECTOR_TOKENS
+from dsv4_kernels.moe_gemm._launch import (
+    COMBINE,
+    DOWN,
+    DOWN_LANES,
+    GATE_UP,
+    GATE_UP_LANES,
+    LANES_TOKENS,
+    TILES,
+    TILES_FP8,
+    VECTOR_TOKENS,
+)
 from dsv4_kernels.moe_gemm.plan import plan_blocks
 from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace
 
 _FORMATS = {torch.bfloat16: (0, 2), torch.float8_e4m3fn: (1, 4), torch.uint8: (2, 8)}
 """Weight dtype to the kernels' format number, and codes in a 32-bit word."""
-
-FP16_LIMIT = 50.0
-"""Largest clamp of SwiGLU, whose square bounds its output, with which fp16 sums of four products cannot overflow."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +119,48 @@ def _moe(
         require_unit_stride(name, tensor)
     if tokens == 0:
         return
-    few = tokens <= VECTOR_TOKENS and x.stride(0) % 2 == 0
-    (_vectors if few else _tiles)(x, experts, weights, e, limit, out)
+    pairs = x.stride(0) % 2 == 0
+    if pairs and tokens <= LANES_TOKENS and e.format == 2 and overlaps(x):
+        _lanes(x, experts, weights, e, limit, out)
+    elif pairs and tokens <= VECTOR_TOKENS:
+        _vectors(x, experts, weights, e, limit, out)
+    else:
+        _tiles(x, experts, weights, e, limit, out)
+
+
+def _lanes(
+    x: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor, e: _Experts, limit: float, out: torch.Tensor
+) -> None:
+    from dsv4_kernels.moe_gemm._nvidia import _down_lanes_kernel, _gate_up_lanes_kernel
+
+    (tokens, d), slots = x.shape, experts.shape[1]
+    target = target_of(x.device)
+    h = workspace("moe_h", (tokens * slots, e.inter), torch.bfloat16, x.device)
+    wide, groups = d // 32, e.inter // 32
+    up = GATE_UP_LANES.choose(target, tokens=tokens, groups=wide, inter=e.inter)
+    down = DOWN_LANES.choose(target, tokens=tokens, groups=groups)
+    launch(
+        _gate_up_lanes_kernel,
+        (triton.cdiv(e.inter, 16 * up["WARP_ROWS"]), tokens * slots),
+        {
+            "x_ptr": x.view(torch.int32), "experts_ptr": experts, "w13_ptr": e.w13.view(torch.int32),
+            "scales_ptr": e.w13_scales, "h_ptr": h, "inter": e.inter, "groups": wide, "slots": slots,
+            "x_stride": x.stride(0) // 2, "experts_stride": experts.stride(0), "limit": float(limit),
+        },
+        {"PDL": True},
+        up,
+    )  # fmt: skip
+    launch(
+        _down_lanes_kernel,
+        (triton.cdiv(d, 16 * down["WARP_ROWS"]), tokens),
+        {
+            "h_ptr": h.view(torch.int32), "experts_ptr": experts, "weights_ptr": weights,
+            "w2_ptr": e.w2.view(torch.int32), "scales_ptr": e.w2_scales, "out_ptr": out, "d": d,
+            "experts_stride": experts.stride(0), "weights_stride": weights.stride(0), "out_stride": out.stride(0),
+        },
+        {"PDL": True, "GROUPS": groups, "SLOTS": slots},
+        down,
+    )  # fmt: skip
 
 
 def _vectors(
@@ -122,12 +169,10 @@ def _vectors(
     (tokens, d), slots = x.shape, experts.shape[1]
     target = target_of(x.device)
     h = workspace("moe_h", (tokens * slots, e.inter), torch.bfloat16, x.device)
-    # Packed fp16 products hold sums of four: activations to 4e4, and what the clamp lets through.
-    fp16 = target.vendor == "nvidia" and x.device.type != "cpu" and e.format == 2 and limit <= FP16_LIMIT
     wide, groups = d // e.codes // 4, e.inter // e.codes // 4
     up = GATE_UP.choose(target, tokens=tokens, groups=wide, inter=e.inter)
     down = DOWN.choose(target, tokens=tokens, groups=groups)
-    constants = {"FORMAT": e.format, "FP16": fp16, "PDL": overlaps(x)}
+    constants = {"FORMAT": e.format, "PDL": overlaps(x)}
     launch(
         _gate_up_kernel,
         (triton.cdiv(e.inter, up["BLOCK_N"]), tokens * slots),
