@@ -3,7 +3,9 @@
     python scripts/keep_bench.py OUT docs/measurements/h200-overlap/NAME
 
 Copies the record (medians instead of rounds), the programs of serial plans, the kernels of their traces, and
-`probe.json` and `corun.json` where they are, and writes a MANIFEST.json with sizes and checksums.
+`probe.json` and `corun.json` where they are, and writes a MANIFEST.json with sizes and checksums. Where OUT holds
+several shapes, each gets a folder NAME-SHAPE. Then it prints what the model says of each: the rows of `whatif --bench`,
+and lines for the table in docs/queue-model.md. tests/unit/test_queue_own_gpu.py takes up the folder by itself.
 """
 
 from __future__ import annotations
@@ -12,11 +14,18 @@ import gzip
 import hashlib
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-SERIAL = ("off", "unfused")
+from dsv4lab.cli.main import main as cli
+from dsv4lab.predict.bench_check import SERIAL, BenchFolder, Checked, check
+from dsv4lab.predict.probe import model_device
+from dsv4lab.queues.costs import machine
+
+COLUMNS = ("hip", "cuda", "side", "moe", "cuda+moe", "hip+moe", "side+moe")
+"""Of the table in docs/queue-model.md."""
 ARGS = (
     "correlation", "stream", "grid", "block", "registers per thread", "shared memory",
 )  # fmt: skip
@@ -27,32 +36,63 @@ GPU = (
 BUSY = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
-def main() -> int:
-    """Copy, or say what is missing."""
-    if len(sys.argv) != 3:
+def main(argv: Sequence[str]) -> int:
+    """Copy and ask, or say what is missing."""
+    if len(argv) != 2:
         sys.stderr.write(f"{__doc__}")
         return 2
-    source, target = Path(sys.argv[1]), Path(sys.argv[2])
+    source, target = Path(argv[0]), Path(argv[1])
     records = sorted(source.glob("overlap-*.json"))
-    if len(records) != 1:
-        sys.stderr.write(f"{source}: it takes one record overlap-SHAPE.json, there are {len(records)}\n")
+    if not records:
+        sys.stderr.write(f"{source}: there is no record overlap-SHAPE.json\n")
         return 1
+    shapes = [record.stem.removeprefix("overlap-") for record in records]
+    targets = [target.with_name(f"{target.name}-{shape}") if len(shapes) > 1 else target for shape in shapes]
+    for shape, to in zip(shapes, targets, strict=True):
+        keep(source, to, shape)
+    return max(report(to) for to in targets)
+
+
+def keep(source: Path, target: Path, shape: str) -> None:
+    """What there is of ``shape`` in ``source``, made small."""
     target.mkdir(parents=True, exist_ok=True)
-    shape = records[0].stem.removeprefix("overlap-")
-    record = json.loads(records[0].read_text(encoding="utf-8"))
+    record = json.loads((source / f"overlap-{shape}.json").read_text(encoding="utf-8"))
     programs = json.loads((source / f"programs-{shape}.json").read_text(encoding="utf-8"))
-    write(target / records[0].name, kept(record))
+    write(target / f"overlap-{shape}.json", kept(record))
     serial = {n: {p: q for p, q in plans.items() if p in SERIAL} for n, plans in programs.items()}
     write(target / f"programs-{shape}.json", serial)
-    for path in sorted(source.glob(f"overlap-{shape}-*.pt.trace.json.gz")):
-        if path.name.removeprefix(f"overlap-{shape}-").partition("-")[0] in SERIAL:
+    for plan in SERIAL:
+        for path in sorted(source.glob(f"overlap-{shape}-{plan}-[0-9]*.pt.trace.json.gz")):
             text = json.dumps(kernels_of(json.loads(gzip.decompress(path.read_bytes()))), separators=(",", ":"))
             (target / path.name).write_bytes(gzip.compress(text.encode(), mtime=0))
     for name in ("probe.json", "corun.json"):
         if (source / name).is_file():
             write(target / name, json.loads((source / name).read_text(encoding="utf-8")))
     manifest(target, record)
-    return 0
+
+
+def report(target: Path) -> int:
+    """Print the model's rows for ``target``; what ``whatif`` returned."""
+    device = model_device(json.loads((target / "MANIFEST.json").read_text(encoding="utf-8"))["machine"].get("gpu", ""))
+    if device is None:
+        sys.stderr.write(f"{target}: kept, but the queue model has no device for its GPU\n")
+        return 1
+    found = cli(["whatif", str(target), "--bench", "--device", device])
+    if found == 0:
+        sys.stdout.write("\n".join(table_lines(target.name, check(BenchFolder(target), machine(device)))) + "\n")
+    return found
+
+
+def table_lines(name: str, rows: Sequence[Checked]) -> list[str]:
+    """Lines of the table in docs/queue-model.md: measured gains, and points off."""
+    by_level: dict[int, dict[str, str]] = {}
+    for row in rows:
+        points = f"{round(100 * row.error, 1) + 0.0:+.1f}".replace("-", "\N{MINUS SIGN}")
+        by_level.setdefault(row.level, {})[row.plan] = f"{100 * row.measured:.1f} ({points})"
+    return [
+        f"| {name} | {level} | {' | '.join(cells.get(plan, '') for plan in COLUMNS)} |"
+        for level, cells in by_level.items()
+    ]
 
 
 def kept(record: dict[str, Any]) -> dict[str, Any]:
@@ -101,4 +141,4 @@ def write(path: Path, data: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

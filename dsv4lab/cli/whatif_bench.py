@@ -37,7 +37,7 @@ def run_bench(args: argparse.Namespace) -> int:
             row.base,
             f"{row.measured:+.1%}",
             f"{row.predicted:+.1%}",
-            f"{100 * row.error:+.1f}",
+            f"{round(100 * row.error, 1) + 0.0:+.1f}",
             f"{row.perfect:+.1%}",
         ]
         for row in rows

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import importlib.util
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -66,6 +68,21 @@ def test_the_files_are_those_of_the_manifest(folder: Path) -> None:
     assert {f["file"] for f in files} == {p.name for p in folder.iterdir()} - {"MANIFEST.json"}
     for f in files:
         assert hashlib.sha256((folder / f["file"]).read_bytes()).hexdigest() == f["sha256"]
+
+
+def test_the_script_that_keeps_a_bench_makes_such_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = importlib.util.spec_from_file_location("keep_bench", RUNS.parents[2] / "scripts" / "keep_bench.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.main([str(RUNS / "apart"), str(tmp_path / "again")]) == 0
+    assert {p.name for p in (tmp_path / "again").iterdir()} == {p.name for p in (RUNS / "apart").iterdir()}
+    text = capsys.readouterr().out
+    assert "largest error" in text
+    assert re.search(r"^\| again \| 1 \| 7\.6 \([+\N{MINUS SIGN}]\d\.\d\) \| 9\.4 ", text, re.MULTILINE)
+    assert script.main([str(tmp_path), str(tmp_path / "none")]) == 1
+    assert "no record overlap-SHAPE.json" in capsys.readouterr().err
 
 
 def test_the_latency_under_load_that_is_shipped_is_the_measured_one() -> None:
