@@ -189,8 +189,6 @@ class EngineConfig:
         checks.boolean(_SOURCE, "enable_mixed_chunk", self.enable_mixed_chunk)
         checks.choice(_SOURCE, "page_reservation", self.page_reservation, PAGE_RESERVATIONS)
         checks.boolean(_SOURCE, "enable_prefix_cache", self.enable_prefix_cache)
-        if self.enable_prefix_cache and self.world_size > 1:
-            raise checks.mismatch(_SOURCE, "enable_prefix_cache", True, "false where there are several ranks")
         if self.prefix_cache_pages is not None:
             checks.integer(_SOURCE, "prefix_cache_pages", self.prefix_cache_pages, 1)
         checks.integer(_SOURCE, "prefix_cache_bytes", self.prefix_cache_bytes, 1)

@@ -17,6 +17,7 @@ from dsv4lab.engine.mirror import LeadRunner, MirroredDrafter
 from dsv4lab.engine.placement import DTYPES, place_of
 from dsv4lab.engine.protocol import ModelRunner
 from dsv4lab.engine.runner import Runner
+from dsv4lab.engine.snapshots import DraftEdges
 from dsv4lab.engine.speculation import Speculator
 from dsv4lab.engine.warm import warm_cpu_loops
 from dsv4lab.model.weights import Named
@@ -39,7 +40,7 @@ def make_runner(
     runner, model, drafter = build(config, stage, seat)
     if drafter is not None:
         steered = MirroredDrafter(drafter, runner) if isinstance(runner, LeadRunner) else drafter
-        runner.speculator = Speculator(runner, steered, config.verification)
+        runner.speculator = Speculator(runner, steered, config.verification, DraftEdges(drafter))
     return runner, model
 
 

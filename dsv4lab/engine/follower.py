@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from dsv4lab.engine import rank_messages as r
 from dsv4lab.engine.runner import Runner
+from dsv4lab.engine.snapshots import DraftEdges, RequestSnapshot, restore, save
+from dsv4lab.engine.step import Resume
 from dsv4lab.errors import EngineError
 from dsv4lab.spec.draft import Committed, Drafter
 
@@ -30,6 +32,8 @@ class Follower:
         self._drafter = drafter
         self._take = take
         self._say = say
+        self._edges = None if drafter is None else DraftEdges(drafter)
+        self._snapshots: dict[int, RequestSnapshot] = {}
 
     def serve(self) -> None:
         """Until told to stop, or nobody is there to tell."""
@@ -61,6 +65,8 @@ class Follower:
             for c in command.committed
         ]
         self._drafting().observe(committed)
+        if self._edges is not None:
+            self._edges.note(committed)
 
     @_do.register
     def _(self, command: r.Propose) -> None:
@@ -87,6 +93,18 @@ class Follower:
     @_do.register
     def _(self, command: r.Forget) -> None:
         self._runner.pool.forget_rejected(command.slot, command.committed, command.written)
+
+    @_do.register
+    def _(self, command: r.Save) -> None:
+        for number in command.dropped:
+            del self._snapshots[number]
+        self._snapshots[command.number] = save(self._runner.pool, self._edges, command.slot, command.length)
+
+    @_do.register
+    def _(self, command: r.Restore) -> None:
+        snapshot = self._snapshots[command.number]
+        resume = Resume(command.slot, command.pages, command.length, command.following, snapshot)
+        restore(self._runner.pool, self._edges, resume)
 
     @_do.register
     def _(self, command: r.UsePlan) -> None:

@@ -44,6 +44,9 @@ def _status(parts: Sequence[m.Info]) -> m.Info:
     values = [part.value for part in parts]
     total: dict[str, Any] = {**values[0], "steps": max(v["steps"] for v in values), "groups": values}
     total |= {key: sum(v[key] for v in values) for key in _SUMMED}
+    if "prefix_cache" in total:
+        caches = [v["prefix_cache"] for v in values]
+        total["prefix_cache"] = {key: sum(cache[key] for cache in caches) for key in caches[0]}
     if "speculation" in total:
         total["speculation"] = _speculation([v["speculation"] for v in values])
     return m.Info(parts[0].call, total)

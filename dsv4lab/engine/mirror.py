@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary, finalize
 
 import torch
 
 from dsv4lab.engine import rank_messages as r
 from dsv4lab.engine.crew import Crew, Member
 from dsv4lab.engine.runner import ForwardResult, Runner
+from dsv4lab.engine.snapshots import RequestSnapshot
+from dsv4lab.engine.step import Resume
 from dsv4lab.errors import EngineError
 from dsv4lab.kv.metadata import BatchItem, Mode
 from dsv4lab.kv.pool import KvPool
@@ -50,6 +54,9 @@ class LeadRunner(Runner):
         self._followers: tuple[Member, ...] = ()  # they set plan and streams by themselves at first
         self._forwards = 0
         self._hidden: torch.Tensor | None = None
+        self._numbers: WeakKeyDictionary[RequestSnapshot, int] = WeakKeyDictionary()  # of snapshots, on all ranks
+        self._saved = 0
+        self._dropped: deque[int] = deque()  # since the followers were last told
         super().__init__(model, tensors, config, taps, parallel)
         self.pool = cast(KvPool, MirroredPool(self.pool, self.tell))
         self._followers = crew.of_group(parallel.layout)
@@ -79,6 +86,23 @@ class LeadRunner(Runner):
         """See :meth:`Runner.hidden_rows`."""
         self._hidden = super().hidden_rows(tokens)
         return self._hidden
+
+    def save_slot(self, slot: int, length: int) -> RequestSnapshot:
+        """See :meth:`Runner.save_slot`; every rank keeps its own part, for as long as somebody has what is returned."""
+        self._saved += 1
+        dropped = [self._dropped.popleft() for _ in range(len(self._dropped))]
+        self.tell(r.Save(self._saved, slot, length, dropped))
+        snapshot = super().save_slot(slot, length)
+        self._numbers[snapshot] = self._saved
+        finalize(snapshot, self._dropped.append, self._saved).atexit = False
+        return snapshot
+
+    def restore_slot(self, resume: Resume) -> None:
+        """See :meth:`Runner.restore_slot`."""
+        number = self._numbers[cast(RequestSnapshot, resume.snapshot)]
+        self.tell(r.Restore(number, resume.slot, resume.pages, resume.length, resume.following))
+        with self.crew.fatal(self.rank):
+            super().restore_slot(resume)
 
     def told_rows(self, committed: Sequence[Committed]) -> r.Observe:
         """``committed`` for the followers, which have the hidden rows of the last forward themselves."""

@@ -101,6 +101,25 @@ class Forget(ToRank, frozen=True):
     written: int
 
 
+class Save(ToRank, frozen=True):
+    """Keep a snapshot of the slot under this number; nobody goes on from those in ``dropped`` any more."""
+
+    number: int
+    slot: int
+    length: int
+    dropped: list[int]
+
+
+class Restore(ToRank, frozen=True):
+    """Put snapshot ``number`` into a slot that was just cleared; see :class:`dsv4lab.engine.step.Resume`."""
+
+    number: int
+    slot: int
+    pages: tuple[int, ...]
+    length: int
+    following: int
+
+
 class UsePlan(ToRank, frozen=True):
     """Use this plan from the next forward on."""
 
@@ -166,8 +185,8 @@ class RankFailed(FromRank, frozen=True):
 
 
 Command = (
-    Join | Forward | Idle | Observe | Propose | Chosen | ResetSlot | Release | Forget | UsePlan | UseStreams | Handle
-    | Tick | Stop
+    Join | Forward | Idle | Observe | Propose | Chosen | ResetSlot | Release | Forget | Save | Restore | UsePlan
+    | UseStreams | Handle | Tick | Stop
 )  # fmt: skip
 Answer = Joined | Times | Said | Ticked | RankFailed
 

@@ -14,7 +14,7 @@ from dsv4lab.config.model import ModelConfig
 from dsv4lab.engine.device_runs import DeviceRuns
 from dsv4lab.engine.placement import check_model, device_api, place_of, room_for, take_there
 from dsv4lab.engine.selection import SelectionTap
-from dsv4lab.engine.snapshots import RequestSnapshot, restore, save
+from dsv4lab.engine.snapshots import DraftEdges, RequestSnapshot, restore, save
 from dsv4lab.engine.step import Resume
 from dsv4lab.errors import PlanError, UnavailableError
 from dsv4lab.kv.memory import plan_for_engine
@@ -90,8 +90,7 @@ class Runner:
         self.pool = KvPool(pool.geometry, self.place.dtype, self.place.device, pool.form, PACKED_ROWS)
         if config.debug_poison:
             self.pool.poison()
-        self.parallel = parallel
-        self.rounds = 0
+        self.parallel, self.rounds = parallel, 0
         local, layout = parallel.layout.local(model), parallel.layout
         held = layout.experts(model) if layout.ep_size > 1 else None
         take_there(tensors, self.place)
@@ -184,11 +183,11 @@ class Runner:
 
     def save_slot(self, slot: int, length: int) -> RequestSnapshot:
         """What the request in ``slot`` needs to go on at position ``length``, a page boundary."""
-        return save(self.pool, self.speculator, slot, length)
+        return save(self.pool, self._edges(), slot, length)
 
     def restore_slot(self, resume: Resume) -> None:
         """Put a snapshot into a slot that was just cleared."""
-        restore(self.pool, self.speculator, resume)
+        restore(self.pool, self._edges(), resume)
 
     def device_status(self) -> dict[str, Any] | None:
         """See :meth:`DeviceRuns.status`; None on the CPU."""
@@ -274,6 +273,9 @@ class Runner:
         record = self._streams.run(self._tapped(self._programs.compiled(shape, self._plan)), self.arena)
         return lambda: record
 
+    def _edges(self) -> DraftEdges | None:
+        return None if self.speculator is None else self.speculator.edges
+
     def _tapped(self, compiled: CompiledProgram) -> CompiledProgram:
         return compiled if self._tap is None else self._tap.into(compiled)
 
@@ -295,5 +297,4 @@ class Runner:
         return self.parallel.largest(tokens) if self.parallel.dp is not None else 0
 
     def _op_names(self) -> tuple[str, ...]:
-        both = [*self.op_list("decode", 1), *self.op_list("prefill", 1)]
-        return op_names(both)
+        return op_names([*self.op_list("decode", 1), *self.op_list("prefill", 1)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,9 +13,6 @@ from dsv4lab.kv.pool import KvPool
 from dsv4lab.kv.slot_snapshot import SlotSnapshot, restore_slot, save_slot
 from dsv4lab.spec.draft import Committed, Drafter
 
-if TYPE_CHECKING:
-    from dsv4lab.engine.speculation import Speculator
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftSnapshot:
@@ -26,7 +22,7 @@ class DraftSnapshot:
     hidden: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class RequestSnapshot:
     """Both parts; ``draft`` is None without a drafter."""
 
@@ -69,18 +65,21 @@ class DraftEdges:
         self._last[resume.slot] = (resume.length, snapshot.hidden)
 
 
-def save(pool: KvPool, speculator: Speculator | None, slot: int, length: int) -> RequestSnapshot:
-    """What the request in ``slot`` needs to go on at ``length``, a page boundary that it has just passed."""
-    draft = None if speculator is None else speculator.edges.save(slot, length)
+def save(pool: KvPool, edges: DraftEdges | None, slot: int, length: int) -> RequestSnapshot:
+    """What the request in ``slot`` needs to go on at ``length``, a page boundary that it has just passed.
+
+    ``edges`` are the drafter's, where there is one.
+    """
+    draft = None if edges is None else edges.save(slot, length)
     return RequestSnapshot(save_slot(pool, slot, length), draft)
 
 
-def restore(pool: KvPool, speculator: Speculator | None, resume: Resume) -> None:
+def restore(pool: KvPool, edges: DraftEdges | None, resume: Resume) -> None:
     """Put a snapshot into a slot that has just been cleared."""
     snapshot = resume.snapshot
     assert isinstance(snapshot, RequestSnapshot)
     restore_slot(pool, resume.slot, snapshot.target)
-    if speculator is not None:
+    if edges is not None:
         if snapshot.draft is None:
             raise EngineError(f"slot {resume.slot}: the snapshot was taken without a drafter")
-        speculator.edges.restore(resume, snapshot.draft)
+        edges.restore(resume, snapshot.draft)

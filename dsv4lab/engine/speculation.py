@@ -60,15 +60,20 @@ class DraftRequest:
 
 
 class Speculator:
-    """Drafts, verifies and keeps the drafter in step with the target. Greedy requests get the target's own tokens."""
+    """Drafts, verifies and keeps the drafter in step with the target. Greedy requests get the target's own tokens.
 
-    def __init__(self, runner: Runner, drafter: Drafter, method: str = "chain") -> None:
+    ``edges`` are the drafter's half of snapshots, where ``drafter`` stands for those of several ranks.
+    """
+
+    def __init__(
+        self, runner: Runner, drafter: Drafter, method: str = "chain", edges: DraftEdges | None = None
+    ) -> None:
         self._runner = runner
         self._drafter = drafter
         self._coupled = method == COUPLED
         self._verify = METHODS.get(method, chain_verify)
         self.stats = AcceptanceStats(drafter.drafts)
-        self.edges = DraftEdges(drafter)
+        self.edges = DraftEdges(drafter) if edges is None else edges
 
     @property
     def drafts(self) -> int:

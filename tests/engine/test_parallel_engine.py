@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ from dsv4lab.config.presets import preset
 from dsv4lab.engine.client import EngineClient
 from dsv4lab.engine.prompts import synthetic
 from dsv4lab.engine.runner import Runner
+from dsv4lab.engine.scheduling import snapshot_bytes
 from dsv4lab.engine.seat import check
 from dsv4lab.errors import ConfigError, LabError, RankDiedError, WorkerDiedError
+from dsv4lab.kv.memory import plan_for_engine
 from dsv4lab.kv.metadata import BatchItem
 from tests.engine.conftest import ROOT, worker_path
 
@@ -127,6 +130,24 @@ def _profile_has_both_ranks(client: EngineClient) -> None:
         assert {s.stream for s in busy.streams} == {lane for lane in lanes if lane.startswith(f"rank{rank}")}
     first = timeline.select(timeline.rank == 0)
     assert {s.step for s in profile.steps} == set(first.step.tolist())
+
+
+@pytest.mark.parametrize("fields", [{"tp_size": 2, "speculative": "mtp"}, {"dp_size": 2}], ids=["tp", "dp"])
+def test_ranks_with_a_prefix_cache(fields: dict[str, Any], alone: Alone) -> None:
+    """Room for one snapshot and a half: each new one drops that before it, on every rank."""
+    shared, other = (np.random.default_rng(i).integers(2, 500, 256).tolist() for i in (7, 8))
+    texts = [[*shared, 5, 6], [*shared, *PROMPTS[2]], [*other, 9], [*other, 30, 31], [*shared, 12]]
+    config = EngineConfig("tiny", **fields, max_running_requests=2, max_total_tokens=2048)
+    model = preset("tiny")
+    verify = 4 if "speculative" in fields else 1
+    geometry = plan_for_engine(model, replace(config, verify_tokens=verify), None).geometry
+    room = snapshot_bytes(config, model, geometry) * 3 // 2
+    expected = [alone(text, NEW) for text in texts]
+    with EngineClient(replace(config, enable_prefix_cache=True, prefix_cache_bytes=room)) as client:
+        assert [client.generate([text], max_new_tokens=NEW).tokens[0] for text in texts] == expected
+        cache = client.status()["prefix_cache"]
+    assert (cache["queries"], cache["hits"], cache["tokens_saved"]) == (5, 2, 512)
+    assert (cache["snapshots"], cache["evicted_snapshots"]) == (1, 2)
 
 
 def test_two_ranks_with_a_drafter(alone: Alone, gone: Callable[[int], bool]) -> None:
@@ -281,5 +302,5 @@ def test_the_command_line_runs_ranks(capsys: pytest.CaptureFixture[str], alone: 
 def test_sizes_that_do_not_fit_are_refused_before_ranks_meet() -> None:
     with pytest.raises(ConfigError, match=r"^tp_size = 4: tiny has o_groups = 2, .* it takes 1 or 2$"):
         check(EngineConfig("tiny", tp_size=4))
-    with pytest.raises(ConfigError, match="enable_prefix_cache: got True, expected false where there are several"):
-        EngineConfig("tiny", tp_size=2, enable_prefix_cache=True)
+    with pytest.raises(ConfigError, match="batch_invariant: got True, expected false where there are several ranks"):
+        EngineConfig("tiny", tp_size=2, batch_invariant=True)
