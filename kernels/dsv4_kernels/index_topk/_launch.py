@@ -41,20 +41,20 @@ ROW = LaunchTable(
     {
         "nvidia": (
             row(config(4, 1, PDL, BLOCK=1024), entries=1024),
-            row(config(8, 1, PDL, BLOCK=2048), entries=2048),
+            row(config(4, 1, PDL, BLOCK=2048), entries=2048),
             row(config(8, 1, PDL, BLOCK=4096), entries=4096),
-            row(config(16, 1, PDL, BLOCK=8192), entries=8192),
+            row(config(8, 1, PDL, BLOCK=8192), entries=8192),
             row(config(16, 1, PDL, BLOCK=16384)),
         ),
     },
     (
         config(2, 1, PDL, BLOCK=1024),
         config(8, 1, PDL, BLOCK=1024),
-        config(4, 1, PDL, BLOCK=2048),
+        config(8, 1, PDL, BLOCK=2048),
         config(16, 1, PDL, BLOCK=2048),
         config(4, 1, PDL, BLOCK=4096),
         config(16, 1, PDL, BLOCK=4096),
-        config(8, 1, PDL, BLOCK=8192),
+        config(16, 1, PDL, BLOCK=8192),
         config(32, 1, PDL, BLOCK=8192),
     ),
 )

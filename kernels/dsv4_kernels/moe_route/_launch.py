@@ -8,8 +8,8 @@ ROUTE = LaunchTable(
     "moe_route",
     {
         "nvidia": (
-            row(config(8, 1, PDL, BLOCK_T=1, BLOCK_E=2, BLOCK_D=4096, SPLITS=1, DOT=0), tokens=2),
-            row(config(4, 1, PDL, BLOCK_T=16, BLOCK_E=32, BLOCK_D=256, SPLITS=8, DOT=1), tokens=16),
+            row(config(4, 1, PDL, BLOCK_T=1, BLOCK_E=4, BLOCK_D=2048, SPLITS=2, DOT=0), tokens=16, d=4096),
+            row(config(4, 1, PDL, BLOCK_T=1, BLOCK_E=2, BLOCK_D=4096, SPLITS=1, DOT=0), tokens=16),
             row(config(4, 3, PDL, BLOCK_T=16, BLOCK_E=64, BLOCK_D=128, SPLITS=4, DOT=1), tokens=512),
             row(config(4, 3, PDL, BLOCK_T=32, BLOCK_E=128, BLOCK_D=64, SPLITS=1, DOT=1)),
         ),
@@ -21,8 +21,8 @@ ROUTE = LaunchTable(
         ),
     },
     (
-        config(4, 1, PDL, BLOCK_T=1, BLOCK_E=2, BLOCK_D=4096, SPLITS=1, DOT=0),
-        config(4, 1, PDL, BLOCK_T=1, BLOCK_E=4, BLOCK_D=2048, SPLITS=2, DOT=0),
+        config(8, 1, PDL, BLOCK_T=1, BLOCK_E=2, BLOCK_D=4096, SPLITS=1, DOT=0),
+        config(4, 1, PDL, BLOCK_T=16, BLOCK_E=32, BLOCK_D=256, SPLITS=8, DOT=1),
         config(2, 1, PDL, BLOCK_T=1, BLOCK_E=8, BLOCK_D=512, SPLITS=8, DOT=0),
         config(4, 1, PDL, BLOCK_T=16, BLOCK_E=16, BLOCK_D=256, SPLITS=8, DOT=1),
         config(2, 1, PDL, BLOCK_T=16, BLOCK_E=32, BLOCK_D=256, SPLITS=8, DOT=1),
@@ -37,7 +37,7 @@ FEW = LaunchTable(
     {
         "nvidia": (
             row(config(1, 1, PDL, BLOCK_E=1, BLOCK_D=4096), d=4096),
-            row(config(1, 1, PDL, BLOCK_E=1, BLOCK_D=1024)),
+            row(config(4, 1, PDL, BLOCK_E=2, BLOCK_D=8192)),
         ),
         "amd": (row(config(1, 1, BLOCK_E=1, BLOCK_D=1024)),),
     },
@@ -47,12 +47,12 @@ FEW = LaunchTable(
         config(1, 1, PDL, BLOCK_E=2, BLOCK_D=1024),
         config(2, 1, PDL, BLOCK_E=2, BLOCK_D=4096),
         config(2, 1, PDL, BLOCK_E=1, BLOCK_D=8192),
-        config(4, 1, PDL, BLOCK_E=2, BLOCK_D=8192),
+        config(1, 1, PDL, BLOCK_E=1, BLOCK_D=1024),
     ),
 )
 """Of few tokens that choose by score."""
 
-FEW_TOKENS = 2
+FEW_TOKENS = 4
 """The most tokens that ``FEW`` serves."""
 
 HASH_ROUTE = LaunchTable(

@@ -69,7 +69,7 @@ def moe_route(
         few = {n: v for n, v in (shared | bounds).items() if "table" not in n and n != "token_ids_ptr"}
         _few(few, choice, FEW.choose(target, tokens=tokens, d=d))
         return
-    chosen = ROUTE.choose(target, tokens=tokens)
+    chosen = ROUTE.choose(target, tokens=tokens, d=d)
     padded = triton.next_power_of_2(n_experts)
     tiles = triton.cdiv(tokens, chosen["BLOCK_T"])
     partial = workspace("moe_route", (chosen["SPLITS"], tokens, padded), torch.float32, x.device)
