@@ -127,7 +127,7 @@ def given_device_fields(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_speculation_arguments(parser: argparse.ArgumentParser) -> None:
-    """``--speculative``, ``--draft-tokens`` and ``--draft-seed``."""
+    """``--speculative``, ``--draft-tokens``, ``--draft-block``, ``--verification`` and ``--draft-seed``."""
     parser.add_argument(
         "--speculative", choices=SPECULATIVE, default="off", help="decode with a drafter (default: off)"
     )
@@ -136,6 +136,12 @@ def add_speculation_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive("--draft-tokens"),
         metavar="N",
         help="drafts per step; the verify width is one more (default: 3 for mtp, the whole block for dspark)",
+    )
+    parser.add_argument(
+        "--draft-block",
+        type=positive("--draft-block"),
+        metavar="N",
+        help="tokens of a dspark block (default: the model's)",
     )
     parser.add_argument(
         "--verification",
@@ -150,7 +156,7 @@ def add_speculation_arguments(parser: argparse.ArgumentParser) -> None:
 
 def given_speculation_fields(args: argparse.Namespace) -> dict[str, Any]:
     """Engine fields of the options of :func:`add_speculation_arguments`, where a command has them."""
-    return {name: getattr(args, name, None) for name in ("draft_tokens", "draft_seed")} | {
+    return {name: getattr(args, name, None) for name in ("draft_tokens", "draft_block", "draft_seed")} | {
         "speculative": getattr(args, "speculative", "off"),
         "verification": getattr(args, "verification", "chain"),
     }

@@ -137,7 +137,9 @@ def _check_auto(plans: dict[str, OverlapSetting], config: EngineConfig) -> None:
     if any(is_auto(resolve_plan(plan)) for plan in plans.values()) and (
         config.device == "cpu" or not config.times_plans
     ):
-        raise UsageError("--plans auto: it measures graphs on one GPU; here it takes names of presets, or plan files")
+        raise UsageError(
+            "--plans auto: it measures graphs on GPUs, with dp_size 1; here it takes names of presets, or plan files"
+        )
 
 
 def _engine_space(args: argparse.Namespace, plans: dict[str, OverlapSetting], hw_queues: tuple[int, ...]) -> KnobSpace:

@@ -73,6 +73,8 @@ class EngineConfig:
     """The drafter: off, mtp or dspark. The engine sets ``verify_tokens`` to one more than its drafts."""
     draft_tokens: int | None = None
     """Drafts per request and step; None: 3 for mtp, the whole block for dspark."""
+    draft_block: int | None = None
+    """Tokens of a DSpark block; None: as the model has it."""
     draft_seed: int | None = None
     """Seed of a synthetic drafter; None: one more than ``seed``. The model's weights do not depend on it."""
     verification: str = "chain"
@@ -148,6 +150,10 @@ class EngineConfig:
         checks.choice(_SOURCE, "speculative", self.speculative, SPECULATIVE)
         if self.draft_tokens is not None:
             checks.integer(_SOURCE, "draft_tokens", self.draft_tokens, 1, MAX_VERIFY_TOKENS - 1)
+        if self.draft_block is not None:
+            checks.integer(_SOURCE, "draft_block", self.draft_block, 1, MAX_VERIFY_TOKENS - 1)
+            if self.speculative != "dspark":
+                raise checks.mismatch(_SOURCE, "draft_block", self.draft_block, "null unless speculative is dspark")
         if self.draft_seed is not None:
             checks.integer(_SOURCE, "draft_seed", self.draft_seed, 0, 2**63 - 1)
         checks.choice(_SOURCE, "verification", self.verification, VERIFICATIONS)
@@ -170,8 +176,8 @@ class EngineConfig:
 
     @property
     def times_plans(self) -> bool:
-        """Whether a GPU can time plans against each other, as plan ``auto`` does: with graphs, on one rank."""
-        return self.graphs and self.world_size == 1
+        """Whether GPUs can time plans against each other, as plan ``auto`` does: graphs, and one attention group."""
+        return self.graphs and self.dp_size == 1
 
     def _check_ranks(self) -> None:
         for name in ("tp_size", "dp_size", "ep_size"):

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 Tapped = Callable[["CompiledProgram"], "CompiledProgram"]
 ByPlan = Callable[[OverlapPlan], "CompiledProgram"]
+Times = list[list[float]]
 
 MAX_INPUTS = 128
 _SMALL_BUCKETS = (1, 2, 4, 8)
@@ -91,10 +92,19 @@ class DeviceRuns:
     """Runs the programs of one model on ``api``'s streams; see :meth:`prepare` and :meth:`launch`.
 
     ``choices`` are what plan ``auto`` has taken, by graph shape. ``eager`` counts decode forwards that ran without a
-    graph, because graphs are off or the batch is larger than the largest bucket.
+    graph, because graphs are off or the batch is larger than the largest bucket. ``agreed`` makes one table of the
+    times that ranks have measured, so that all of them take the same plan.
     """
 
-    def __init__(self, api: DeviceApi, programs: Programs, geometry: Geometry, topk: int, config: EngineConfig) -> None:
+    def __init__(
+        self,
+        api: DeviceApi,
+        programs: Programs,
+        geometry: Geometry,
+        topk: int,
+        config: EngineConfig,
+        agreed: Callable[[Times], Times] = lambda us: us,
+    ) -> None:
         self.streams = DeviceStreams(api, high_main=config.high_priority_main)
         self.graphs = GraphCache(self.streams, config.max_graphs, config.graph_memory_bytes)
         self.choices: dict[GraphShape | DraftShape, Choice] = {}
@@ -104,6 +114,7 @@ class DeviceRuns:
         self._geometry = geometry
         self._topk = topk
         self._gate = config.token_gate
+        self._agreed = agreed
         self._forks = api.kind != "hip" if config.eager_fork is None else config.eager_fork
         most = min(config.max_running_requests, config.graph_max_bs or config.max_running_requests)
         self._buckets = batch_buckets(most, config.graph_buckets) if config.graphs else ()
@@ -253,7 +264,7 @@ class DeviceRuns:
 
     def _measure(self, work: _Work, plans: list[OverlapPlan]) -> Choice:
         """Replay all candidates in turn on the inputs that are set: a forward run twice leaves what one leaves."""
-        choice = choose(plans, self._turns_us(work, plans, ROUNDS, REPLAYS))
+        choice = choose(plans, self._agreed(self._turns_us(work, plans, ROUNDS, REPLAYS)))
         for plan in plans:
             if plan not in (OFF, choice.plan):
                 self.graphs.drop((work.of, work.compiled(plan)))

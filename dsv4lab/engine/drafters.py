@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dsv4lab.checkpoint.draft import DraftKind, draft_layers_config
 from dsv4lab.config.model import ModelConfig
 from dsv4lab.engine.draft_runs import draft_runs
@@ -29,6 +31,13 @@ def draft_tokens(model: ModelConfig, kind: DraftKind, wanted: int | None) -> int
     if wanted is not None and wanted > size:
         raise ConfigError(f"draft_tokens = {wanted}: a DSpark block of {model.name} holds {size}")
     return size if wanted is None else wanted
+
+
+def with_block(model: ModelConfig, size: int | None) -> ModelConfig:
+    """``model`` with DSpark blocks of ``size`` tokens; None: as it has them. Weights do not depend on it."""
+    if size is None or model.dspark is None:
+        return model
+    return replace(model, dspark=replace(model.dspark, block_size=size))
 
 
 def target_taps(model: ModelConfig, kind: DraftKind | None) -> tuple[int, ...]:

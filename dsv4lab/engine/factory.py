@@ -12,7 +12,7 @@ from dsv4lab.checkpoint.source import draft_weights, model_config, model_weights
 from dsv4lab.config.engine import EngineConfig
 from dsv4lab.config.model import ModelConfig
 from dsv4lab.config.presets import PRESETS, first_layers
-from dsv4lab.engine.drafters import draft_tokens, make_drafter, target_taps
+from dsv4lab.engine.drafters import draft_tokens, make_drafter, target_taps, with_block
 from dsv4lab.engine.mirror import LeadRunner, MirroredDrafter
 from dsv4lab.engine.placement import DTYPES, place_of
 from dsv4lab.engine.protocol import ModelRunner
@@ -54,6 +54,7 @@ def build(
     kind = None if config.speculative == "off" else cast(DraftKind, config.speculative)
     if kind is not None:
         draft_stages(model, kind)
+        model = with_block(model, config.draft_block)
         config = replace(config, verify_tokens=draft_tokens(model, kind, config.draft_tokens) + 1)
     stage("making synthetic weights" if config.model in PRESETS else f"reading {config.model}")
     weights = _weights(config, model, _percent(config.model, stage), _parts(layout, model))

@@ -109,7 +109,7 @@ class Runner:
         if device is None:
             self.set_streams(config.streams, config.hw_queues, config.queue_policy, config.intra_op_threads)
         else:
-            self.gpu = DeviceRuns(device, self._programs, self.geometry, model.index_topk, config)
+            self.gpu = DeviceRuns(device, self._programs, self.geometry, model.index_topk, config, parallel.slowest)
             self._streams = self.gpu.streams
         plan = resolve_plan(config.plan)
         self.set_plan(plan if config.side_streams is None else plan.fold(config.side_streams))
@@ -143,7 +143,7 @@ class Runner:
         """
         resolved = resolve_plan(plan)
         if is_auto(resolved) and (self.gpu is None or not self.config.times_plans):
-            raise PlanError("plan auto measures graphs on one GPU; here it takes the name of a preset, or a plan")
+            raise PlanError("plan auto measures graphs on GPUs, with dp_size 1; here it takes a preset, or a plan")
         resolved.check(self._op_names())
         self._plan = resolved
 

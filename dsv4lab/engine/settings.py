@@ -39,10 +39,12 @@ def settings_for(device: str, env: EnvSettings, api: Choices | None = None) -> R
 def plan_of(settings: ResolvedSettings, config: EngineConfig) -> OverlapSetting:
     """The plan that the settings ask for, kept to the token gate if there is one.
 
-    ``auto`` that nobody named is ``off`` where ``config`` leaves nothing to measure: without graphs, on several ranks.
+    ``auto`` that nobody named is ``off`` where ``config`` leaves nothing to measure: without graphs, with several
+    attention groups; nor is it taken unasked with several ranks.
     """
     asked = plan = resolve_plan(settings.plan.value)
-    if is_auto(asked) and settings.plan.origin == DEFAULT and not config.times_plans:
+    unasked = is_auto(asked) and settings.plan.origin == DEFAULT
+    if unasked and (config.world_size > 1 or not config.times_plans):
         return OFF.name
     if settings.moe_overlap.value:
         plan = with_moe(plan)

@@ -145,6 +145,16 @@ class Parallel:
         self.control.all_gather(torch.tensor([count]), counts)
         return int(counts.max())
 
+    def slowest(self, us: list[list[float]]) -> list[list[float]]:
+        """Times that every rank of the attention group has measured: the largest of all ranks, place by place."""
+        if self.tp is None:
+            return us
+        own = torch.tensor(us, dtype=torch.float64, device="cuda" if self.tp.backend == "nccl" else "cpu")
+        everybody = own.new_empty(self.tp.size, *own.shape)
+        self.tp.all_gather(own, everybody)
+        found: list[list[float]] = everybody.amax(0).tolist()
+        return found
+
     def close(self) -> None:
         """Leave all groups."""
         for group in {id(g): g for g in (self.tp, self.dp, self.control) if g is not None}.values():

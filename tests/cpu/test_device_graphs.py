@@ -237,9 +237,9 @@ def test_auto_on_few_side_streams_folds_its_candidates() -> None:
 
 
 def test_auto_and_queue_settings_are_refused_where_they_mean_nothing() -> None:
-    with pytest.raises(PlanError, match="plan auto measures graphs on one GPU"):
+    with pytest.raises(PlanError, match="plan auto measures graphs on GPUs, with dp_size 1"):
         make_runner(plan="auto")
-    with pytest.raises(PlanError, match="plan auto measures graphs on one GPU"):
+    with pytest.raises(PlanError, match="plan auto measures graphs on GPUs, with dp_size 1"):
         make_runner(FakeDevice(), plan="auto", graphs=False)
     runner = make_runner(FakeDevice())
     with pytest.raises(UnavailableError, match="queue policy and threads are the CPU device's"):

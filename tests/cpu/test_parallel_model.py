@@ -24,12 +24,13 @@ from dsv4lab.errors import CollectiveError, ConfigError, PlanError
 from dsv4lab.kv.metadata import BatchItem
 from dsv4lab.overlap.arena import Arena, Lane
 from dsv4lab.overlap.audit import audit
-from dsv4lab.overlap.plan import OverlapPlan, Rule
+from dsv4lab.overlap.plan import OverlapPlan, Rule, resolve_plan
 from dsv4lab.parallel.groups import ALONE, Parallel, backend_of, open_groups
 from dsv4lab.parallel.layout import Layout
 from dsv4lab.parallel.order import collectives
 from dsv4lab.parallel.sharding import Sharding
 from dsv4lab.trace.collectives import is_collective
+from tests.cpu.fake_device import FakeDevice
 
 TINY = preset("tiny")
 SMALL = replace(TINY, compress_ratios=(4, 0), num_hash_layers=1, dspark=None)
@@ -216,6 +217,30 @@ def test_every_plan_gives_the_same_bits_on_every_stream_of_every_rank(alone: Ans
     first, second = as_ranks(Layout(2), work)
     assert all(torch.equal(logits, first[0]) for logits in [*first, *second])
     assert (first[0] - alone.logits).abs().max() < 1e-4
+
+
+def test_plan_auto_goes_by_the_slowest_rank_on_all_of_them() -> None:
+    """Each rank on a recorded device whose replays take this long by their streams; alone they would disagree."""
+    prices = ({1: 100.0, 2: 90.0, 3: 50.0, 4: 50.0}, {1: 100.0, 2: 80.0, 3: 200.0, 4: 200.0})
+
+    def work(parallel: Parallel) -> tuple[str, list[int]]:
+        torch.set_num_threads(1)
+        device, price = FakeDevice(), prices[parallel.layout.rank]
+        device.price = lambda graph: price[graph.streams]
+        config = EngineConfig("tiny", plan="auto", max_running_requests=2, max_total_tokens=1024, tp_size=2)
+        weights = random_weights(SMALL, 0, torch.float32, Sharding(parallel.layout, SMALL))
+        runner = Runner(SMALL, weights, config, (), parallel, device=device)
+        out = [int(runner.forward([BatchItem(1, PAGES, 0, PROMPT)], "prefill").logits[0].argmax())]
+        for i in range(3):
+            item = BatchItem(1, PAGES, len(PROMPT) + i, (out[-1],))
+            out.append(int(runner.forward([item], "decode").logits[0].argmax()))
+        assert runner.gpu is not None
+        ((_, choice),) = runner.gpu.choices.items()
+        return choice.plan.name, out
+
+    (plan, tokens), other = as_ranks(Layout(2), work)
+    assert other == (plan, tokens)
+    assert len(resolve_plan(plan).side_streams) == 1
 
 
 def test_ops_of_ranks_touch_what_they_declare() -> None:

@@ -15,6 +15,7 @@ from dsv4lab.checkpoint.synthetic import random_weights
 from dsv4lab.config.engine import EngineConfig
 from dsv4lab.config.presets import preset
 from dsv4lab.engine.drafters import draft_tokens, make_drafter, target_taps
+from dsv4lab.engine.factory import build
 from dsv4lab.engine.request import SamplingParams
 from dsv4lab.engine.runner import Runner
 from dsv4lab.engine.speculation import DraftRequest, Speculator
@@ -123,6 +124,20 @@ def test_greedy_speculation_equals_plain_greedy(plain: dict[int, list[int]], kin
         assert text[:stop] == plain[slot][:stop]
     assert set(speculator.stats.by_accepted) == set(range(width))
     assert 0 < speculator.stats.accepted_per_step < width - 1
+
+
+def test_a_dspark_block_may_be_longer_than_the_models(plain: dict[int, list[int]]) -> None:
+    config = EngineConfig("tiny", streams="serial", max_total_tokens=4096, speculative="dspark", draft_block=9)
+    runner, model, drafter = build(config, lambda stage: None, None)
+    assert drafter is not None
+    assert model.dspark is not None
+    assert (drafter.drafts, model.dspark.block_size, runner.geometry.max_verify_tokens) == (9, 9, 10)
+    texts, _ = speculate(runner, drafter, (2,), 40)
+    assert texts[2][:45] == plain[2][:45]
+    with pytest.raises(ConfigError, match="draft_tokens = 10: a DSpark block of tiny holds 9"):
+        build(replace(config, draft_tokens=10), lambda stage: None, None)
+    with pytest.raises(ConfigError, match="draft_block: got 9, expected null unless speculative is dspark"):
+        EngineConfig("tiny", speculative="mtp", draft_block=9)
 
 
 @pytest.mark.parametrize("kind", ["mtp", "dspark"])

@@ -193,7 +193,7 @@ def test_without_plotly_the_session_ends_well_and_says_who_draws_its_page(result
 
 
 def test_a_plan_that_is_picked_by_measuring_graphs_needs_them() -> None:
-    with pytest.raises(UsageError, match="--plans auto: it measures graphs on one GPU"):
+    with pytest.raises(UsageError, match="--plans auto: it measures graphs on GPUs, with dp_size 1"):
         asked("--search", "grid", "--plans", "off,auto")
     with pytest.raises(UsageError, match="--plans auto"):
         asked("--search", "grid", "--plans", "off,auto", "--device", "cuda", "--no-graphs")
