@@ -31,7 +31,7 @@ Blocks = list[Text | Picture]
 
 def summary_page(view: SessionView) -> str:
     """The page as HTML text; it needs nothing else."""
-    blocks = [*_head(view), *_published(view), *_profiles(view), *_pictures(view), *_settings(view)]
+    blocks = [*_head(view), *_published(view), *_profiles(view), *pictures(view), *_settings(view)]
     blocks += [*_failures(view), *_method(view)]
     return pictures_page(f"Tuning session: {view.title}", blocks)
 
@@ -71,7 +71,8 @@ def _published(view: SessionView) -> Blocks:
     return out
 
 
-def _pictures(view: SessionView) -> Blocks:
+def pictures(view: SessionView) -> list[Picture]:
+    """Changes with their intervals, and TPOT against throughput; those of which there is something to show."""
     compared = [row for row in view.rows if row.change is not None and row.role not in (BASELINE, CONTROL)]
     changes = [
         ChangeRow(
@@ -91,7 +92,7 @@ def _pictures(view: SessionView) -> Blocks:
         for row in view.rows
         if row.measured and row.role != CONTROL
     ]
-    out: Blocks = []
+    out: list[Picture] = []
     if changes:
         out.append(Picture(changes_figure(changes)))
     if len(points) > 1:

@@ -68,6 +68,19 @@ def tuning_session(parameters: dict[str, Any]) -> None:
     assert len(views(notebook)) == 1
 
 
+def search_session(parameters: dict[str, Any]) -> None:
+    notebook = executed("65_search_session", parameters)
+    said = printed(notebook)
+    assert "forecast by the queue model" in said
+    assert "the same answers: True" in said
+    assert ": use off." in said or ": stay with zigzag" in said
+    assert "dsv4lab serve --preset tiny --plan off" in said or "zigzag" in said
+    assert len(pictures(notebook)) == 2
+    answers, best = tables(notebook)
+    assert "95 % interval" in answers
+    assert "forecast" in best
+
+
 def write_your_own_plan(parameters: dict[str, Any]) -> None:
     notebook = executed("70_write_your_own_plan", parameters)
     assert kinds(pictures(notebook)) == [BUSY, TIMELINE]
@@ -97,6 +110,7 @@ SMALL: dict[str, tuple[Any, dict[str, Any]]] = {
         tuning_session,
         {"plans": ["off", "hip"], "hw_queues": [2], "concurrency": [1], "repeats": 1, "confirm": 1},
     ),
+    "65_search_session": (search_session, {"plans": ["off"], "concurrency": [1], "pairs": 2, "confirm": 2}),
     "70_write_your_own_plan": (write_your_own_plan, {"steps": 3, "new_tokens": 6, "prompt_tokens": 40}),
     "80_kernels_without_the_gpu": (kernels_without_the_gpu, {"compiled": ["swiglu"], "checked": ["swiglu"]}),
 }

@@ -24,6 +24,7 @@ from dsv4lab.tuning.search.duel import TIME_OVER
 from dsv4lab.tuning.search.forecast import Forecast
 from dsv4lab.tuning.search.outcome import NOTHING_BETTER, SearchResult
 from dsv4lab.tuning.search.plan import GRID, PARETO, TPE, Effort, SearchPlan
+from dsv4lab.tuning.search.runner import Progress
 from dsv4lab.tuning.search.session import run_search
 from dsv4lab.tuning.search.timer import Timer
 from dsv4lab.tuning.simulated_arms import SimulatedArms, SimulatedNoise, additive
@@ -261,6 +262,25 @@ def test_profiles_begin_only_where_there_is_time_for_them(
     monkeypatch.setattr(session, "record_profiles", partial(record_profiles, clock=lambda: arms.simulated_s))
     search(tmp_path / "s", SearchPlan(SMALL, GRID, QUICK, trials=2, seconds=seconds), arms)
     assert len(arms.profiled) == profiles
+
+
+def test_progress_counts_to_its_end_and_then_nothing_is_left(tmp_path: Path) -> None:
+    told: list[Progress] = []
+    arms = SimulatedArms(SMALL, EFFECTS, NOISE)
+    run_search(SearchPlan(SMALL, GRID, QUICK), arms, tmp_path / "s", tell=told.append)
+    assert [p.done for p in told] == sorted(p.done for p in told)
+    assert {p.total for p in told} == {SMALL.size}
+    last = [p for p in told if p.text.startswith("profiling")]
+    assert {(p.done, p.left_s) for p in last} == {(SMALL.size, 0.0)}
+    again: list[Progress] = []
+    run_search(
+        SearchPlan(SMALL, GRID, QUICK),
+        SimulatedArms(SMALL, EFFECTS, NOISE),
+        tmp_path / "s",
+        tell=again.append,
+        resume=True,
+    )
+    assert again[-1].done == SMALL.size
 
 
 class Dies(SimulatedArms):

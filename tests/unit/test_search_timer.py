@@ -47,6 +47,10 @@ def test_confirming_gets_its_time_at_the_end() -> None:
     assert timer.reserve == pytest.approx(30.0)
     watch.now = 100.0
     assert timer.over()
+    timer.still_to_confirm(0.5)
+    assert timer.reserve == pytest.approx(20.0)
+    timer.still_to_confirm(0.0)
+    assert timer.reserve == 0.0
 
 
 def test_never_more_than_half_is_kept_and_earlier_lives_count() -> None:

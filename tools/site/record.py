@@ -74,7 +74,7 @@ def record(path: Path) -> dict[str, Any]:
                 _run(client, notebook, "\n".join(f"{name} = {value}" for name, value in changes.items()))
             outputs[str(number)] = [
                 kept
-                for place, output in enumerate(cell.outputs)
+                for place, output in enumerate(_joined(cell.outputs))
                 if (kept := _kept(output, f"{path.stem}-{number}", client, notebook))
             ]
     return {
@@ -105,6 +105,18 @@ def _run(client: NotebookClient, notebook: nbformat.NotebookNode, source: str) -
         return client.execute_cell(notebook.cells[-1], len(notebook.cells) - 1)
     finally:
         notebook.cells.pop()
+
+
+def _joined(outputs: list[Any]) -> list[Any]:
+    """Outputs with all that was printed in a row as one: a cell that prints as it goes does so bit by bit."""
+    found: list[Any] = []
+    for output in outputs:
+        last = found[-1] if found else None
+        if last is not None and last.output_type == output.output_type == "stream" and last.name == output.name:
+            last.text += output.text
+        else:
+            found.append(output)
+    return found
 
 
 def _kept(output: Any, name: str, client: NotebookClient, notebook: nbformat.NotebookNode) -> dict[str, Any] | None:

@@ -60,7 +60,7 @@ class Runner:
         self._order, self._timer, self._tell, self._wait = order, timer, tell, wait
         self._log = stand.log
         stand.on_block = self.on_block
-        self._done, self._text = 0, "starting"
+        self._done, self._text, self._exploring = 0, "starting", True
 
     def explore(self) -> None:
         """Measure settings until none is left, the budget is spent, or the time that confirming needs begins.
@@ -89,6 +89,7 @@ class Runner:
         Each load is one worker's; the others wait for what it finds. Where time is bounded, each gets its share of it.
         """
         found: dict[Setting, Decision | None] = {}
+        self._done, self._exploring = len(self._proposer.decisions()), False
         left = list(self._plan.space.strata())
         while left:
             for load in tuple(left):
@@ -101,6 +102,8 @@ class Runner:
                 else:
                     found[load] = None if held.result is None else Decision.from_json(held.result)
                 left.remove(load)
+                self._done += 1
+                self._timer.still_to_confirm(len(left) / len(self._plan.space.strata()))
             if left:
                 self.say(f"waiting for {len(left)} confirmations by other workers")
                 self._wait(POLL_S)
@@ -117,7 +120,7 @@ class Runner:
         self._text = text
         trials = min(self._plan.budget, len(self._order.settings))
         total = trials + len(self._plan.space.strata())
-        left = self._timer.left(trials - len(self._explored()))
+        left = self._timer.left(trials - len(self._explored()) if self._exploring else 0)
         self._tell(Progress(self._done, total, text, left))
 
     def _explored(self) -> list[Decision]:

@@ -47,7 +47,7 @@ class Timer:
     ) -> None:
         self._seconds, self._before, self._clock = seconds, before, clock
         self._begun = clock()
-        self._blocks_to_confirm = 2 * pairs
+        self._blocks_to_confirm = self._most_to_confirm = 2 * pairs
         self._blocks = 0
         self._loading = 0.0  # seconds spent in blocks, with all that goes with them
         self._block_s: dict[Setting, float] = {}  # of the latest block under each load
@@ -74,6 +74,10 @@ class Timer:
             self._blocks_to_confirm = max(0, self._blocks_to_confirm - 1)
         else:
             self._blocks += 1
+
+    def still_to_confirm(self, share: float) -> None:
+        """Of all confirmations, no more than ``share`` (0 to 1) are left: some took less than they might have."""
+        self._blocks_to_confirm = min(self._blocks_to_confirm, math.ceil(share * self._most_to_confirm))
 
     @property
     def reserve(self) -> float:
