@@ -39,7 +39,8 @@ class Duel:
         self._baseline = plan.space.baseline_for(claim.setting)
         self._confirming = claim.phase == CONFIRM
         self._tests = self._new_tests()
-        self._rival = None if limits.rival is None else self._test(stop_without_gain=True)
+        alone = limits.rival is None or plan.method == PARETO  # who is behind in TPOT may be ahead in throughput
+        self._rival = None if alone else self._test(stop_without_gain=True)
         self._pairs: list[Pair] = []
         self._fresh = self._confirming  # whether the next block starts a process
 
