@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,18 +13,20 @@ from rich.text import Text
 
 from dsv4lab.cli import knob_args, model_args, rank_args, schedule_args, search_args, tune_search, tune_server
 from dsv4lab.cli.base import Command
-from dsv4lab.cli.output import console, emit_json, note, progress, say, text_table
+from dsv4lab.cli.output import Advance, console, emit_json, note, progress, say, text_table
+from dsv4lab.cli.safe import cut
 from dsv4lab.config.engine import QUEUE_POLICIES, EngineConfig
 from dsv4lab.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
     from dsv4lab.tuning.session import SessionResult
     from dsv4lab.tuning.space import PlanChoice, SweepSpace
+    from dsv4lab.tuning.sweep import Tell
     from dsv4lab.tuning.target import SweepTarget
 
 DIVERGED = 1
 ROUNDS, REPEATS, CONFIRM = 1, 2, 9
-_LABEL = 36
+_LABEL = 34
 
 
 class TuneCommand(Command):
@@ -101,17 +104,12 @@ class TuneCommand(Command):
         space = _space(args)
         config = model_args.engine_config(args, max(space.concurrency), plan="off", hw_queues=space.hw_queues[0])
         folder = _folder(args)
+        total = load_count(space)
         try:
-            with progress(load_count(space), "starting") as advance:
-                result = run_session(
-                    space,
-                    config,
-                    folder,
-                    open_target=_open,
-                    tell=lambda loads, text: advance(loads, note=f"{text:<{_LABEL}}"),
-                    resume=args.resume,
-                )
-                advance(0, note=f"{'writing the report':<{_LABEL}}")
+            with progress(total, "starting") as advance:
+                tell = _telling(advance, total)
+                result = run_session(space, config, folder, open_target=_open, tell=tell, resume=args.resume)
+                tell(0, "writing the report")
                 report = write_report(result)
         except (KeyboardInterrupt, EngineError):
             note(f"what was measured so far is kept: the same command with --out {folder} --resume goes on")
@@ -121,6 +119,20 @@ class TuneCommand(Command):
         else:
             _print(result, report)
         return 0 if result.identical else DIVERGED
+
+
+def _telling(advance: Advance, total: int, clock: Callable[[], float] = time.monotonic) -> Tell:
+    """Shows each load on the bar, with the time that is left at the pace of this run's own loads."""
+    begun, done, fresh = clock(), 0, 0
+
+    def tell(loads: int, text: str) -> None:
+        nonlocal done, fresh
+        done += loads
+        fresh += loads == 1  # more at once are those of an earlier run
+        left = (clock() - begun) / fresh * (total - done) if fresh else None
+        advance(loads, note=f"{cut(text, _LABEL):<{_LABEL}}{tune_search.left_text(left)}")
+
+    return tell
 
 
 def _add_effort(parser: argparse.ArgumentParser, option: str, default: int, text: str) -> None:

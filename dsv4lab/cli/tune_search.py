@@ -245,13 +245,13 @@ def _shown(plan: SearchPlan) -> Iterator[Callable[[Progress], None]]:
 
         def tell(now: Progress) -> None:
             nonlocal done
-            advance(max(0, now.done - done), note=f"{cut(now.text, _LABEL):<{_LABEL}}{_left_text(now.left_s)}")
+            advance(max(0, now.done - done), note=f"{cut(now.text, _LABEL):<{_LABEL}}{left_text(now.left_s)}")
             done = max(done, now.done)
 
         yield tell
 
 
-def _left_text(seconds: float | None) -> str:
+def left_text(seconds: float | None) -> str:
     """Always of one width, so that the bar stands still."""
     return " " * 12 if seconds is None else f"{seconds_text(seconds):>7} left"
 

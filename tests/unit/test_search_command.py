@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dsv4lab.cli import search_args, tune_search
+from dsv4lab.cli import search_args, tune, tune_search
 from dsv4lab.cli.main import command_parser, load_command, main
 from dsv4lab.engine import devices, settings
 from dsv4lab.env import VARIABLES
@@ -197,6 +197,23 @@ def test_a_plan_that_is_picked_by_measuring_graphs_needs_them() -> None:
         asked("--search", "grid", "--plans", "off,auto")
     with pytest.raises(UsageError, match="--plans auto"):
         asked("--search", "grid", "--plans", "off,auto", "--device", "cuda", "--no-graphs")
+
+
+def test_a_sweep_tells_the_time_that_is_left_by_its_own_loads() -> None:
+    now, shown = [0.0], list[tuple[int, str]]()
+
+    def advance(steps: int = 1, note: str | None = None) -> None:
+        shown.append((steps, note or ""))
+
+    tell = tune._telling(advance, 10, lambda: now[0])
+    tell(4, "continuing")  # of an earlier run: nothing is known of the pace
+    for _ in range(3):
+        now[0] += 5.0
+        tell(1, "hip, 4 queues, concurrency 4, and a name that is far too long")
+    assert [steps for steps, _ in shown] == [4, 1, 1, 1]
+    assert len({len(note) for _, note in shown}) == 1
+    assert shown[0][1].split() == ["continuing"]
+    assert shown[-1][1].endswith("15 s left")
 
 
 def test_other_answers_are_told_too(result: SearchResult) -> None:
