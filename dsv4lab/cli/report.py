@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from rich.text import Text
 from dsv4lab.cli.base import Command
 from dsv4lab.cli.output import console, emit_json, say, text_table
 from dsv4lab.cli.safe import clean, cut
-from dsv4lab.errors import UsageError
+from dsv4lab.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from dsv4lab.tuning.against import Comparison
@@ -112,9 +113,12 @@ def _check(args: argparse.Namespace) -> None:
 def _write(args: argparse.Namespace, views: list[SessionView]) -> dict[str, str | None]:
     from dsv4lab.tuning.store import write_text
     from dsv4lab.tuning.summary_markdown import markdown
-    from dsv4lab.tuning.summary_page import write_summary
 
     if args.html is not None:
+        if importlib.util.find_spec("plotly") is None:
+            raise UnavailableError("--html: plotly draws its pictures, and is not installed; --markdown needs nothing")
+        from dsv4lab.tuning.summary_page import write_summary
+
         write_summary(views[0], args.html)
     if args.markdown is not None:
         write_text(args.markdown, "\n".join(map(markdown, views)))

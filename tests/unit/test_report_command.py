@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,19 @@ def test_files(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert page.read_text().startswith("<!doctype html>")
     assert "| Concurrency | TPOT before (ms) |" in text.read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.html", "r.md"]
+
+
+def test_only_the_page_needs_plotly(home: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from importlib.machinery import PathFinder as P; find = P.find_spec\n"
+        "P.find_spec = lambda name, *more: None if name == 'plotly' else find(name, *more)\n"
+        "from dsv4lab.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    words = [sys.executable, "-c", code, "report", str(home / "sweep"), "--markdown", str(tmp_path / "r.md")]
+    assert subprocess.run(words, capture_output=True).returncode == 0
+    ran = subprocess.run([*words, "--html", str(tmp_path / "r.html")], capture_output=True, text=True)
+    assert ran.returncode != 0
+    assert "--html: plotly draws its pictures, and is not installed" in " ".join(ran.stderr.split())
 
 
 def test_exit_codes_of_a_comparison(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
