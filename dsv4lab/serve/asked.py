@@ -196,6 +196,7 @@ def _thinking(fields: Fields) -> bool:
 
 
 def _response_format(fields: Fields) -> str | Mapping[str, Any] | None:
+    """The format that the prompt asks for; an answer is not held to it, so ``strict`` is refused."""
     form = fields.inner("response_format")
     if form is None:
         return None
@@ -205,6 +206,10 @@ def _response_format(fields: Fields) -> str | Mapping[str, Any] | None:
         value = schema.raw("schema")
         if not isinstance(value, dict):
             raise schema.wrong("schema", "an object, the schema")
+        if schema.flag("strict"):
+            raise schema.wrong("strict", "false: the prompt asks for the schema, answers are not held to it")
+        schema.ignore("name", "description")
+        schema.finish()
         return value
     if kind not in ("text", "json_object"):
         raise form.wrong("type", "'text', 'json_object', or 'json_schema' with a schema")

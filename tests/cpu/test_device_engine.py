@@ -19,6 +19,10 @@ from tests.cpu.fake_device import FakeDevice
 GREEDY = SamplingParams()
 SAMPLED = SamplingParams(temperature=0.8, top_k=20, seed=5)
 PENALISED = SamplingParams(repetition_penalty=1.2)
+EVERYTHING = SamplingParams(
+    temperature=0.9, top_k=40, top_p=0.9, min_p=0.02, seed=8, repetition_penalty=1.3, presence_penalty=0.4,
+    frequency_penalty=0.2, min_new_tokens=6, stop_token_ids=tuple(range(0, 512, 2)), logprobs=2,
+)  # fmt: skip
 
 
 def prompt(seed: int, n: int) -> tuple[int, ...]:
@@ -80,6 +84,38 @@ def test_tokens_are_those_of_the_cpu_device(speculative: str, monkeypatch: pytes
     assert len(timeline) == len(recorded.steps)
     assert {step.mode for step in recorded.steps} == {"prefill", "decode"}
     assert all(step.hidden_ns == 0 for step in recorded.steps)
+
+
+@pytest.mark.parametrize("speculative", ["off", "mtp"])
+def test_every_way_to_sample_gives_the_tokens_of_the_cpu_device(
+    speculative: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Penalties, min-p and the rest of them, request by request in one batch of graphs."""
+    config = EngineConfig(
+        "tiny", streams="serial", max_running_requests=3, max_total_tokens=2048, speculative=speculative,
+        verification="coupled",
+    )  # fmt: skip
+    ways = (EVERYTHING, PENALISED, SamplingParams(temperature=1.1, min_p=0.05, seed=3))
+
+    def played(config: EngineConfig) -> tuple[dict[int, list[int]], Runner]:
+        runner, model = make_runner(config, lambda _: None)
+        assert isinstance(runner, Runner)
+        sent: list[m.Message] = []
+        service = Service(config, model, runner, sent.append)
+        service.handle(m.Submit([RequestSpec(i, prompt(i, 9), 20, way, seed=i) for i, way in enumerate(ways, 1)]))
+        while not service.idle:
+            service.step()
+        return tokens_of(sent), runner
+
+    expected, _ = played(config)
+    device = FakeDevice()
+    monkeypatch.setattr("dsv4lab.engine.runner.device_api", lambda place: device)
+    found, runner = played(config)
+    assert found == expected
+    assert 6 <= len(found[1]) < 20, "it stopped at one of many tokens, not before it was allowed to"
+    assert len(found[2]) == len(found[3]) == 20
+    assert runner.gpu is not None
+    assert runner.gpu.graphs.replays > 10
 
 
 def disturbed(config: EngineConfig) -> tuple[dict[int, list[int]], Runner]:

@@ -113,6 +113,7 @@ def test_chats_are_the_clients_chats(served: Site, client: EngineClient) -> None
     assert "reasoning_content" not in plain["choices"][0]["message"]
 
 
+SCHEMA = {"type": "json_schema"}
 BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("completions", {"prompt": []}, "prompt", "token ids"),
     ("completions", {"prompt": [1, "x"]}, "prompt", "list of integers"),
@@ -135,6 +136,13 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("chat/completions", {**CHAT, "top_logprobs": 3}, "top_logprobs", "logprobs is true"),
     ("chat/completions", {**CHAT, "tool_choice": {"type": "function"}}, "tool_choice", "required"),
     ("chat/completions", {**CHAT, "response_format": {"type": "yaml"}}, "response_format.type", "json_schema"),
+    ("chat/completions", {**CHAT, "response_format": {**SCHEMA, "json_schema": {}}}, "response_format", "the schema"),
+    (
+        "chat/completions",
+        {**CHAT, "response_format": {**SCHEMA, "json_schema": {"schema": {}, "strict": True}}},
+        "response_format.json_schema.strict",
+        "answers are not held to it",
+    ),
     ("chat/completions", {**CHAT, "reasoning_effort": "huge"}, "reasoning_effort", "high"),
 ]
 
