@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from dsv4_kernels import invariant, launch
 from dsv4_kernels.index_topk import index_topk_reference
 from dsv4_kernels.mhc_pre_post import mhc_post_reference, mhc_pre_reference
 from dsv4_kernels.moe_route import moe_route_reference
@@ -28,13 +29,51 @@ from dsv4lab.errors import UnavailableError, UsageError
 pytest.importorskip("triton", reason="triton is not installed")
 
 from dsv4lab.backends.aiter.ops import AiterOps
-from dsv4lab.backends.triton_ops import KERNELS, TritonOps, kernel
+from dsv4lab.backends.invariant_ops import OPS, InvariantOps
+from dsv4lab.backends.triton_ops import KERNELS, OWN_GEMM_ROWS, OWN_GEMM_TOKENS, TritonOps, kernel
 
 
 def test_triton_binds_every_op_of_the_protocol() -> None:
     ops = TritonOps()
     wanted = [name for name in vars(Ops) if not name.startswith("_")]
     assert [name for name in wanted if not callable(getattr(ops, name, None))] == []
+
+
+def test_batch_invariant_ops_launch_batch_invariantly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every op of the protocol, also those that a backend makes of several kernels, and none outside of them."""
+    inside: dict[str, bool] = {}
+
+    def noting(name: str) -> Callable[..., bool]:
+        def op(*_: object, **__: object) -> bool:
+            inside[name] = invariant.active()
+            return True
+
+        return op
+
+    for name in OPS:
+        monkeypatch.setattr(TritonOps, name, noting(name), raising=False)
+    monkeypatch.setattr(TritonOps, "__init__", lambda self: None)
+    ops = InvariantOps()
+    for name in OPS:
+        assert getattr(ops, name)()
+    assert inside == dict.fromkeys(OPS, True)
+    assert not invariant.active()
+
+
+def test_products_are_our_own_where_batches_must_not_differ() -> None:
+    large = torch.empty(OWN_GEMM_ROWS + 1, 8, dtype=torch.bfloat16, device="meta")
+    assert not TritonOps().rows_alike(OWN_GEMM_TOKENS + 1, large)
+    assert InvariantOps().rows_alike(OWN_GEMM_TOKENS + 1, large)
+    x = torch.empty(OWN_GEMM_TOKENS + 1, 8, dtype=torch.bfloat16, device="meta")
+    with launch.recorded() as launches:
+        InvariantOps().linear(x, large, x.new_empty(x.shape[0], large.shape[0]))
+    assert [each.kernel.__name__ for each in launches] == ["_bf16_gemm_kernel"]
+
+
+def test_backends_that_cannot_promise_batch_invariance_are_refused() -> None:
+    for device, name in (("cpu", None), ("cpu", "torch"), ("cuda", "aiter")):
+        with pytest.raises(UnavailableError, match=r"cannot promise batch_invariant: .* It takes backend triton"):
+            backend_ops(device, name, batch_invariant=True)
 
 
 @pytest.mark.parametrize("op", sorted(KERNELS))

@@ -85,3 +85,15 @@ def test_from_json_takes_defaults_and_refuses_the_unknown() -> None:
         EngineConfig.from_json({})
     with pytest.raises(ConfigError, match="an object of fields"):
         EngineConfig.from_json([])  # type: ignore[arg-type]
+
+
+def test_batch_invariance_is_refused_where_it_cannot_be_promised() -> None:
+    config = EngineConfig("tiny", batch_invariant=True)
+    assert config.to_json()["batch_invariant"] is True
+    assert config.reserves_full, "nobody is stopped and prefilled again"
+    assert not EngineConfig("tiny").reserves_full
+    for field, text in (("tp_size", "several ranks"), ("enable_mixed_chunk", "that of a prefill or of a decode")):
+        with pytest.raises(ConfigError, match=f"batch_invariant: got True, expected false .*{text}"):
+            EngineConfig("tiny", batch_invariant=True, **{field: 2 if field == "tp_size" else True})
+    with pytest.raises(ConfigError, match="batch_invariant: got 1"):
+        EngineConfig("tiny", batch_invariant=1)  # type: ignore[arg-type]

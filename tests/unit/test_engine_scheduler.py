@@ -68,6 +68,27 @@ def test_one_prefill_serves_several_requests_within_its_budget() -> None:
     assert next_step(s).mode == "decode"
 
 
+def test_whole_chunks_are_those_of_the_request_alone() -> None:
+    """In one forward where they fit into the budget together; one that does not waits, and is not cut."""
+    s = scheduler(whole_chunks=True, pages=12)
+    lengths = {1: 100, 2: 40, 3: 20, 4: 70}
+    for number, length in lengths.items():
+        s.submit(request(number, length))
+    found: dict[int, list[int]] = {number: [] for number in lengths}
+    together = []
+    while len(s.running) + s.waiting:
+        step = s.next_step()
+        assert step is not None
+        if step.mode == "prefill":
+            together.append([chunk.spec.request_id for chunk in step.chunks])
+            for chunk in step.chunks:
+                found[chunk.spec.request_id].append(len(chunk.tokens))
+        run(s, step, STOP)
+    assert found == {1: [64, 36], 2: [40], 3: [20], 4: [64, 6]}
+    assert together[0] == [1]
+    assert [2, 3] in together
+
+
 def test_prefill_and_decode_alternate_while_there_is_work_of_both() -> None:
     s = scheduler(budget=16)
     s.submit(request(1, prompt=16, new=10))
