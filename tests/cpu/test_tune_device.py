@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +13,18 @@ from dsv4lab.engine import messages as m
 from dsv4lab.engine.factory import make_runner
 from dsv4lab.engine.prompts import synthetic
 from dsv4lab.engine.request import RequestSpec
-from dsv4lab.engine.results import GenerateResult, RequestStats
+from dsv4lab.engine.results import GenerateResult, Profile, RequestStats
 from dsv4lab.engine.runner import Runner
 from dsv4lab.engine.sampling_params import SamplingParams
 from dsv4lab.engine.service import Service
+from dsv4lab.errors import EngineError
 from dsv4lab.overlap.plan import resolve_plan
 from dsv4lab.tuning.engine_arms import EngineArms, engine_knob
 from dsv4lab.tuning.knobs import KnobSpace, Setting
+from dsv4lab.tuning.read_view import read_view
+from dsv4lab.tuning.search.plan import Effort, SearchPlan
+from dsv4lab.tuning.search.session import run_search
+from dsv4lab.tuning.store import RECORDS, read_records
 from tests.cpu.fake_device import FakeDevice
 
 PLANS = ("auto", "off", "cuda", "cuda+moe", "side")
@@ -74,6 +80,9 @@ class InProcess:
         stats = [RequestStats(1.0, 1.0, ends[s.request_id].reason, new, ends[s.request_id].fingerprints) for s in specs]
         return GenerateResult.of(tokens, stats, 10**6)
 
+    def profile(self, steps: int, *, concurrency: int, prompt_tokens: int) -> Profile:
+        raise EngineError("no profiler here")
+
     def close(self) -> None:
         self.alive = False
 
@@ -83,18 +92,26 @@ class InProcess:
         self._service.handle(m.SetPlan(1, folded.to_json()))
 
 
-def test_all_plans_are_tuned_in_one_engine_with_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[InProcess]:
+    """The engines that were opened, all on one recorded device."""
     device = FakeDevice()
     monkeypatch.setattr("dsv4lab.engine.runner.device_api", lambda place: device)
-    opened: list[InProcess] = []
+    return []
 
+
+def arms_over(space: KnobSpace, opened: list[InProcess]) -> EngineArms:
     def start(config: EngineConfig, environ: Mapping[str, str | None]) -> Any:
         assert not environ
         opened.append(InProcess(config))
         return opened[-1]
 
     config = EngineConfig("tiny", num_layers=3, streams="serial", max_running_requests=2, max_total_tokens=2048)
-    arms = EngineArms(SPACE, config, alive=1, open_engine=start)
+    return EngineArms(space, config, alive=1, open_engine=start)
+
+
+def test_all_plans_are_tuned_in_one_engine_with_graphs(opened: list[InProcess]) -> None:
+    arms = arms_over(SPACE, opened)
     seen = set()
     outputs, measured = [], []
     for plan in (*PLANS, "off"):
@@ -114,3 +131,22 @@ def test_all_plans_are_tuned_in_one_engine_with_graphs(monkeypatch: pytest.Monke
     assert status["replays"] > status["captures"] > len(PLANS)
     arms.close()
     assert not opened[0].alive
+
+
+def test_a_whole_session_against_auto_ends_with_its_answers(opened: list[InProcess], tmp_path: Path) -> None:
+    """Gate, pairs, a profile that fails. Every block has the same TPOT, so nothing is better than `auto`."""
+    plans = ("auto", "off", "cuda+moe")
+    loads = {"concurrency": (1, 2), "prompt_tokens": (20,), "max_new_tokens": (3,)}
+    knobs = [engine_knob(name, values) for name, values in {"plan": plans, **loads}.items()]
+    space = KnobSpace(tuple(knobs), Setting.of(plan="auto"))
+    arms = arms_over(space, opened)
+    plan = SearchPlan(space, "grid", Effort(explore_pairs=1, confirm_pairs=1))
+    result = run_search(plan, arms, tmp_path / "s", alike=arms.program_of)
+    records, _ = read_records(tmp_path / "s" / RECORDS)
+    assert len(opened) == 1
+    assert [(level.use.get("plan"), level.tried, level.failed) for level in result.levels] == [("auto", 2, 0)] * 2
+    gates = [record for record in records if record["kind"] == "gate"]
+    assert len(gates) == space.size
+    assert all(record["identical"] for record in gates)
+    assert {r["why"] for r in records if r["kind"] == "profile"} == {"no profiler here"}
+    assert read_view(tmp_path / "s").state == "finished"

@@ -26,6 +26,7 @@ from dsv4lab.tuning.search.outcome import NOTHING_BETTER, SearchResult
 from dsv4lab.tuning.search.plan import GRID, PARETO, TPE, Effort, SearchPlan
 from dsv4lab.tuning.search.runner import Progress
 from dsv4lab.tuning.search.session import run_search
+from dsv4lab.tuning.search.stand import Stand
 from dsv4lab.tuning.search.timer import Timer
 from dsv4lab.tuning.simulated_arms import SimulatedArms, SimulatedNoise, additive
 from dsv4lab.tuning.store import RECORDS, StoreError, read_records
@@ -262,6 +263,31 @@ def test_profiles_begin_only_where_there_is_time_for_them(
     monkeypatch.setattr(session, "record_profiles", partial(record_profiles, clock=lambda: arms.simulated_s))
     search(tmp_path / "s", SearchPlan(SMALL, GRID, QUICK, trials=2, seconds=seconds), arms)
     assert len(arms.profiled) == profiles
+
+
+class Starts(SimulatedArms):
+    """New processes take their time, as one does that holds a GPU's weights."""
+
+    def prepare(self, setting: Setting, *, fresh: bool = False) -> int:
+        before = self.lives
+        life = super().prepare(setting, fresh=fresh)
+        self.simulated_s += 20.0 * (self.lives - before)
+        return life
+
+
+@pytest.mark.parametrize(("seconds", "lives"), [(None, 4), (2000.0, 4), (100.0, 1)])
+def test_a_new_process_for_the_fresh_pairs_starts_only_where_there_is_time_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float | None, lives: int
+) -> None:
+    space = KnobSpace(
+        (Knob("plan", ("off", "cuda"), LIVE), Knob("concurrency", (1, 4, 8), LOAD)), Setting.of(plan="off")
+    )
+    arms = Starts(space, EFFECTS, SimulatedNoise(sd=0.001))
+    monkeypatch.setattr(session, "Timer", partial(Timer, clock=lambda: arms.simulated_s))
+    monkeypatch.setattr(session, "Stand", partial(Stand, clock=lambda: arms.simulated_s))
+    result = search(tmp_path / "s", SearchPlan(space, GRID, QUICK, seconds=seconds), arms)
+    assert [level.verdict for level in result.levels] == ["faster"] * 3
+    assert arms.lives == lives
 
 
 def test_progress_counts_to_its_end_and_then_nothing_is_left(tmp_path: Path) -> None:

@@ -23,12 +23,14 @@ BEHIND = "the best setting so far is out of reach"
 class Limits:
     """``rival``: log ratio of the best setting so far under this load, which a new one has to beat; None for none.
 
-    ``alpha`` is that of the test; ``over`` says that the session's time is.
+    ``alpha`` is that of the test; ``over`` says that the session's time is. ``fresh``: confirming begins in a new
+    process, which played no part in exploring.
     """
 
     alpha: float
     rival: float | None = None
     over: Callable[[], bool] = lambda: False
+    fresh: bool = True
 
 
 class Duel:
@@ -42,7 +44,7 @@ class Duel:
         alone = limits.rival is None or plan.method == PARETO  # who is behind in TPOT may be ahead in throughput
         self._rival = None if alone else self._test(stop_without_gain=True)
         self._pairs: list[Pair] = []
-        self._fresh = self._confirming  # whether the next block starts a process
+        self._fresh = self._confirming and limits.fresh  # whether the next block starts a process
 
     def run(self) -> Decision:
         """Measure pairs until an answer, the last pair allowed, or the end of the session's time.

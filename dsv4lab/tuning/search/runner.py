@@ -24,6 +24,9 @@ POLL_S = 0.25
 BASELINE_TRIES = 2
 RUN_OFF_SHARE = 1 / 3
 """Of a load's time, where that is bounded, a run-off takes so much at most; the fresh pairs behind it decide."""
+START_SHARE = 0.25
+"""Of a load's time, where that is bounded: a new process for its fresh pairs may take so much of it. One that would
+take more is not started, and the pairs are measured in the process that is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,9 @@ class Runner:
         if candidate is None:
             return None
         alpha = effort.alpha / len(space.strata())
-        return self._measured(CONFIRM, candidate, f"confirming {space.short(candidate)}", Limits(alpha, over=time.over))
+        fresh = self._stand.start_s <= START_SHARE * time.left_s()
+        limits = Limits(alpha, over=time.over, fresh=fresh)
+        return self._measured(CONFIRM, candidate, f"confirming {space.short(candidate)}", limits)
 
     def _candidate(self, load: Setting, time: Span) -> Setting | None:
         """The best setting of a load; where several are close, by pairs that only they have, more than before."""

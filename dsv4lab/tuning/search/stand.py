@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -46,13 +47,23 @@ class ArmFailure(Exception):
 class Stand:
     """Prepares, checks and measures settings on ``target``, and records each load before it returns.
 
-    ``on_block`` is called with each of them.
+    ``on_block`` is called with each of them. ``start_s``: what the latest new process took until it was warm and its
+    outputs checked, in seconds.
     """
 
     on_block: Callable[[Block], object]
 
-    def __init__(self, plan: SearchPlan, target: ArmTarget, store: SessionStore, log: SearchLog) -> None:
+    def __init__(
+        self,
+        plan: SearchPlan,
+        target: ArmTarget,
+        store: SessionStore,
+        log: SearchLog,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.log = log
+        self.start_s = 0.0
+        self._clock = clock
         self.on_block = lambda _block: None
         self._plan, self._space, self._target, self._store = plan, plan.space, target, store
         self._process_of_life: dict[int, int] = {}
@@ -71,12 +82,15 @@ class Stand:
         load = self._space.load_of(setting)
         if load not in self.log.references and setting != self._space.baseline_for(setting):
             self._ready(self._space.baseline_for(setting), trial, fresh=False)
+        begun = self._clock()
         process, new = self._prepare(setting, fresh)
         if new:
             self._warm_up(setting, process, trial)
         if (process, setting) not in self._checked:
             self._check(setting, process)
             self._checked.add((process, setting))
+        if new:
+            self.start_s = self._clock() - begun
         return process
 
     def _prepare(self, setting: Setting, fresh: bool) -> tuple[int, bool]:
