@@ -57,7 +57,8 @@ class GroupedService:
         self._own = make(self._take)
         self.model = self._own.model
         self.manifest = self._own.manifest
-        self.limits = replace(self._own.limits, max_requests=self._own.limits.max_requests * self._groups)
+        each = self._own.limits
+        self.limits = replace(each, max_requests=each.max_requests * self._groups, groups=self._groups)
 
     @property
     def idle(self) -> bool:
@@ -105,15 +106,9 @@ class GroupedService:
         self._replies[call.call] = []
         self._tell_all(call)
         if not isinstance(call, m.Record):  # that one is answered in a later round
-            for leader in self._leaders:
-                while call.call in self._replies and not self._answered(leader, call.call):
+            for answers, leader in enumerate(self._leaders, 2):  # with this group's own
+                while len(self._replies.get(call.call, ())) in range(1, answers):
                     self._hear(leader, _PATIENCE_S)
-
-    def _answered(self, leader: Member, call: int) -> bool:
-        """Take what the leader has said so far; whether the call has all its answers."""
-        while not leader.news.empty():
-            self._hear(leader, None)
-        return call not in self._replies
 
     def _tell_all(self, command: m.Command) -> None:
         for group in range(self._groups):

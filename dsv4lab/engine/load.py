@@ -23,12 +23,13 @@ def check_room(limits: Limits, concurrency: int, tokens: int) -> None:
             f"concurrency is {concurrency}: this engine runs at most {limits.max_requests} requests at once; "
             f"open it with max_running_requests={concurrency}"
         )
-    pages = -(-tokens // limits.page_size)
-    if concurrency * pages * limits.page_size > limits.pool_tokens:
+    together = -(-concurrency // limits.groups)
+    pages = together * -(-tokens // limits.page_size)
+    if pages * limits.page_size > limits.pool_tokens:
         raise UsageError(
-            f"{concurrency} requests of {tokens} tokens need {concurrency * pages} pages of {limits.page_size}, the "
+            f"{together} requests of {tokens} tokens need {pages} pages of {limits.page_size}, the "
             f"pool has {limits.pool_tokens // limits.page_size}: open the engine with "
-            f"max_total_tokens={concurrency * pages * limits.page_size} or more"
+            f"max_total_tokens={pages * limits.page_size} or more"
         )
 
 

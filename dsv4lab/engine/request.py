@@ -45,7 +45,7 @@ class RequestSpec:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one engine can hold. ``pool_tokens`` counts the usable pages only."""
+    """What one engine can hold. ``pool_tokens`` counts the usable pages of one of its ``groups`` only."""
 
     vocab_size: int
     pool_tokens: int
@@ -54,6 +54,8 @@ class Limits:
     max_position: int
     lookahead: int = 0
     """Tokens past the last one that decode steps may write (drafts)."""
+    groups: int = 1
+    """Attention groups, each with a pool of its own; requests are dealt out over them."""
 
     def check(self, spec: RequestSpec) -> None:
         """Raise :class:`RequestError`, one line saying what would fit, if ``spec`` could never run here."""

@@ -33,6 +33,7 @@ from seed_plan import Stage, chosen, level_row, markdown, plan_json, step_times,
 import dsv4lab as lab
 from dsv4lab.checkpoint.synth import write_synthetic
 from dsv4lab.config.presets import preset
+from dsv4lab.engine.link import Patience
 from dsv4lab.errors import LabError
 from dsv4lab.timeline.records import StepRecord
 from dsv4lab.trace.collectives import arrival_skew
@@ -41,7 +42,7 @@ PAGE = 256
 OPEN_S, LEVEL_S = 40.0, 20.0
 """Seconds that have to be left for a stage, or for a level, to begin."""
 
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 SKIPPED = 2
 """Steps of a turn that do not count: the change of plan is among them."""
 
@@ -127,6 +128,7 @@ class Bench:
             max_running_requests=-(-most // stage.dp),
             max_total_tokens=-(-most // stage.dp) * -(-room // PAGE) * PAGE + PAGE,
             chunked_prefill_size=args.chunk,
+            patience=Patience(call_s=PATIENCE_S, stall_s=PATIENCE_S),
             **{**stage.fields(), **({} if gpu else {"graphs": False})},
         ) as client:
             self._write(kind="open", stage=stage.name, seconds=time.monotonic() - began)
