@@ -199,6 +199,14 @@ def test_a_plan_that_is_picked_by_measuring_graphs_needs_them() -> None:
         asked("--search", "grid", "--plans", "off,auto", "--device", "cuda", "--no-graphs")
 
 
+def test_what_time_did_not_allow_is_told(result: SearchResult) -> None:
+    assert result.trials == result.choices == 4
+    assert text.effort_text(replace(result, plan=replace(result.plan, seconds=9.0))).startswith("Tried 4 of 4 settings")
+    short = replace(result, plan=replace(result.plan, seconds=9.0), trials=3)
+    assert text.effort_text(short).startswith("Tried 3 of 4 settings beside the baseline in the time given")
+    assert "in the time given" not in text.effort_text(replace(result, trials=3))
+
+
 def test_a_sweep_tells_the_time_that_is_left_by_its_own_loads() -> None:
     now, shown = [0.0], list[tuple[int, str]]()
 

@@ -69,6 +69,8 @@ def headline(space: KnobSpace, level: Level) -> str:
 def effort_text(result: SearchResult) -> str:
     """How much was tried, and what failed."""
     tried = f"Tried {result.trials} of {result.choices} settings beside the baseline"
+    if result.plan.seconds is not None and result.trials < min(result.plan.budget, result.choices):
+        tried += " in the time given"
     if result.plan.choices > result.choices:
         tried += f" ({result.plan.choices - result.choices} more come to the same as one of these)"
     if result.own_trials != result.trials:
