@@ -150,7 +150,7 @@ class EngineClient(ChatClient):
         ``capture`` ``torch`` records kernels (on the CPU device ops and the operators in them) through torch's
         profiler, and warns in the result where that changed the step's time; ``ops`` has the rows that the engine
         times itself, on a GPU one per forward. By default a GPU is captured with ``torch``, the CPU device and several
-        ranks with ``ops``. ``directory`` keeps a file there, where TensorBoard's PyTorch plugin finds it.
+        groups with ``ops``. ``directory`` keeps a file (of each rank), where TensorBoard's PyTorch plugin finds it.
         """
         steps, how = positive(steps, "steps"), How.of(self._config, capture, directory)
         if concurrency is None and len(self._live):

@@ -18,6 +18,7 @@ from dsv4lab.engine.rank_messages import (
     Answer,
     Command,
     Joined,
+    Profiled,
     RankFailed,
     Said,
     Stop,
@@ -45,6 +46,7 @@ class Member:
         self.rank = rank
         self.process = process
         self.news: SimpleQueue[Said | Ticked] = SimpleQueue()
+        self.profiles: SimpleQueue[Profiled] = SimpleQueue()
         self.joined = threading.Event()
         self._times: deque[Times] = deque(maxlen=_KEPT_TIMES)
         self._told = threading.Condition()
@@ -88,6 +90,8 @@ class Member:
                 self._told.notify_all()
         elif isinstance(answer, Said | Ticked):
             self.news.put(answer)
+        elif isinstance(answer, Profiled):
+            self.profiles.put(answer)
 
 
 class Crew:

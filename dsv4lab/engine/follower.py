@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import singledispatchmethod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsv4lab.engine import rank_messages as r
 from dsv4lab.engine.runner import Runner
 from dsv4lab.engine.snapshots import DraftEdges, RequestSnapshot, restore, save
 from dsv4lab.engine.step import Resume
-from dsv4lab.errors import EngineError
+from dsv4lab.engine.torch_recording import TorchRecording
+from dsv4lab.errors import EngineError, LabError
 from dsv4lab.spec.draft import Committed, Drafter
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ class Follower:
         self._say = say
         self._edges = None if drafter is None else DraftEdges(drafter)
         self._snapshots: dict[int, RequestSnapshot] = {}
+        self._recording: TorchRecording | None = None
+        self._problem = ""
 
     def serve(self) -> None:
         """Until told to stop, or nobody is there to tell."""
@@ -105,6 +109,24 @@ class Follower:
         snapshot = self._snapshots[command.number]
         resume = Resume(command.slot, command.pages, command.length, command.following, snapshot)
         restore(self._runner.pool, self._edges, resume)
+
+    @_do.register
+    def _(self, command: r.Profile) -> None:
+        self._recording, self._problem = TorchRecording(self._runner, Path(command.path)), ""
+        try:
+            self._recording.start()
+        except LabError as error:
+            self._recording, self._problem = None, str(error)
+
+    @_do.register
+    def _(self, command: r.EndProfile) -> None:
+        recording, self._recording = self._recording, None
+        if recording is not None:
+            try:
+                recording.end(None)
+            except LabError as error:
+                self._problem = str(error)
+        self._say(r.Profiled(self._problem))
 
     @_do.register
     def _(self, command: r.UsePlan) -> None:

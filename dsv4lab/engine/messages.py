@@ -172,6 +172,8 @@ class Captured(msgspec.Struct, frozen=True):
     programs: tuple[StreamProgram, ...]
     runs: tuple[CapturedRun, ...]
     cost: ProfilingCost | None
+    ranks: dict[int, str] = {}
+    """Files of the other ranks, which ran the same."""
 
 
 class Recorded(Reply, frozen=True):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from queue import Empty
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary, finalize
 
@@ -15,6 +17,7 @@ from dsv4lab.engine.crew import Crew, Member
 from dsv4lab.engine.runner import ForwardResult, Runner
 from dsv4lab.engine.snapshots import RequestSnapshot
 from dsv4lab.engine.step import Resume
+from dsv4lab.engine.torch_recording import EXPORT_S
 from dsv4lab.errors import EngineError
 from dsv4lab.kv.metadata import BatchItem, Mode
 from dsv4lab.kv.pool import KvPool
@@ -56,6 +59,7 @@ class LeadRunner(Runner):
         self._hidden: torch.Tensor | None = None
         self._numbers: WeakKeyDictionary[RequestSnapshot, int] = WeakKeyDictionary()  # of snapshots, on all ranks
         self._saved = 0
+        self._profiles: dict[int, str] = {}  # files by rank
         self._dropped: deque[int] = deque()  # since the followers were last told
         super().__init__(model, tensors, config, taps, parallel)
         self.pool = cast(KvPool, MirroredPool(self.pool, self.tell))
@@ -103,6 +107,23 @@ class LeadRunner(Runner):
         self.tell(r.Restore(number, resume.slot, resume.pages, resume.length, resume.following))
         with self.crew.fatal(self.rank):
             super().restore_slot(resume)
+
+    def profile_ranks(self, path: Path | None) -> dict[int, str]:
+        """See :meth:`Runner.profile_ranks`."""
+        if path is not None:
+            self._profiles = {m.rank: str(path.with_name(f"rank{m.rank:03}-{path.name}")) for m in self._followers}
+            for member in self._followers:
+                member.process.send_bytes(r.encode(r.Profile(self._profiles[member.rank])))
+            return self._profiles
+        self.tell(r.EndProfile())
+        for member in self._followers:
+            try:
+                problem = member.profiles.get(timeout=EXPORT_S).problem
+            except Empty:
+                problem = f"nothing was written within {EXPORT_S:.0f} s"
+            if problem:
+                raise EngineError(f"profile of rank {member.rank}: {problem}")
+        return self._profiles
 
     def told_rows(self, committed: Sequence[Committed]) -> r.Observe:
         """``committed`` for the followers, which have the hidden rows of the last forward themselves."""

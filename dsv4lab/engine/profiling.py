@@ -17,6 +17,7 @@ from dsv4lab.engine.load import check_room
 from dsv4lab.engine.payloads import unpack_timeline
 from dsv4lab.engine.prompts import positive, synthetic
 from dsv4lab.engine.results import Profile, Recording
+from dsv4lab.engine.torch_recording import EXPORT_S
 from dsv4lab.errors import EngineError, UsageError
 from dsv4lab.timeline.timeline import Timeline
 
@@ -32,8 +33,6 @@ MAX_STEPS = 4096
 MAX_TORCH_STEPS = 256
 LEAD = 5
 """Forwards of the same shape that run unprofiled before a profile of an own load."""
-EXPORT_S = 600.0
-"""Seconds that torch may take to write a capture."""
 WORKER = "dsv4lab"
 
 
@@ -47,19 +46,21 @@ class How:
 
     @classmethod
     def of(cls, config: EngineConfig, capture: CaptureKind | None, directory: str | Path | None = None) -> How:
-        """``capture`` as asked for; by default torch's on a GPU, with one rank.
+        """``capture`` as asked for; by default torch's on GPUs, with one attention group.
 
-        Raises :class:`UsageError` for what is neither, and for torch's with several ranks.
+        Raises :class:`UsageError` for what is neither, and for torch's with several groups.
         """
         if capture is not None and capture not in get_args(CaptureKind):
             raise UsageError(f"capture is {capture!r}: it takes torch or ops")
         where = None if directory is None else Path(directory).expanduser()
-        ranks = config.world_size
-        if capture == "torch" and ranks > 1:
-            raise UsageError(f"capture='torch' records one rank, here are {ranks}: capture='ops' records all")
+        groups = config.dp_size
+        if capture == "torch" and groups > 1:
+            raise UsageError(f"capture='torch' records one group, here are {groups}: capture='ops' records all")
         gpu = config.device != "cpu"
-        if capture is None and gpu and ranks > 1:
-            return cls(False, where, (f"{ranks} ranks: every forward is one row; torch's profiler records one rank",))
+        if capture is None and gpu and groups > 1:
+            return cls(
+                False, where, (f"{groups} groups: every forward is one row; torch's profiler records one group",)
+            )
         return cls(gpu if capture is None else capture == "torch", where)
 
     @contextmanager
@@ -154,13 +155,14 @@ def recording_of(recorded: m.Recorded, how: How) -> Recording:
 
 
 def _captured(captured: m.Captured, meta: Mapping[str, Any], how: How) -> Recording:
+    """Every rank's capture, named, in a file of its own; several ranks on one timeline."""
     from dsv4lab.trace.export import SUFFIX
     from dsv4lab.trace.load import load_any
     from dsv4lab.trace.named import write_named
 
     cost = captured.cost
-    raw = Path(captured.path)
-    path = (how.directory or raw.parent) / f"{WORKER}.{time.time_ns()}{SUFFIX}.gz"
+    raw = {0: captured.path, **captured.ranks}
+    folder, stamp = how.directory or Path(captured.path).parent, time.time_ns()
     said = {key: meta[key] for key in ("manifest", "step_modes") if key in meta}
     warnings = []
     if cost is None:
@@ -168,17 +170,25 @@ def _captured(captured: m.Captured, meta: Mapping[str, Any], how: How) -> Record
     elif cost.changed:
         warnings.append(cost.text)
     told = None if cost is None else cost.to_json()
-    found = write_named(
-        raw,
-        path,
-        captured.programs,
-        captured.runs,
-        said,
-        platform=captured.platform,
-        cost=told,
-        warnings=warnings,
-    )
-    said_all = (*found.problems, *warnings)
-    timeline: Timeline = load_any(path, cache=False)[0]
+    paths: list[Path] = []
+    problems: list[str] = []
+    for rank, file in raw.items():
+        name = WORKER if len(raw) == 1 else f"{WORKER}-rank{rank:03}"
+        paths.append(folder / f"{name}.{stamp}{SUFFIX}.gz")
+        found = write_named(
+            Path(file),
+            paths[-1],
+            captured.programs,
+            captured.runs,
+            said,
+            platform=captured.platform,
+            cost=told,
+            warnings=warnings,
+            rank=rank,
+        )
+        problems += found.problems
+    said_all = (*dict.fromkeys(problems), *warnings)
+    timeline: Timeline = load_any(paths, cache=False)[0]
     timeline = replace(timeline, meta={**timeline.meta, **meta}, warnings=(*timeline.warnings, *said_all))
-    return Recording(timeline, path if how.directory is not None else None, cost, said_all)
+    kept = (paths[0] if len(paths) == 1 else folder) if how.directory is not None else None
+    return Recording(timeline, kept, cost, said_all)

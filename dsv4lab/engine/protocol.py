@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dsv4lab.engine.step import Mode, Resume
@@ -96,6 +97,13 @@ class ModelRunner(Protocol):
 
     def trace_with(self, tracer: Tracer | None) -> None:
         """Tell ``tracer`` of all that is issued from now on; None: nobody."""
+        ...
+
+    def profile_ranks(self, path: Path | None) -> dict[int, str]:
+        """Have the other ranks of the group record through torch's profiler, into files beside ``path``, by rank.
+
+        None: no longer; the files are there then. Raises ``EngineError`` naming the rank that could not write.
+        """
         ...
 
     def watch_selection(self, layer: int | None) -> None:

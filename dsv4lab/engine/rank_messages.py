@@ -120,6 +120,16 @@ class Restore(ToRank, frozen=True):
     following: int
 
 
+class Profile(ToRank, frozen=True):
+    """Record through torch's profiler from the next forward on, into the file ``path``."""
+
+    path: str
+
+
+class EndProfile(ToRank, frozen=True):
+    """Record no longer; answered by :class:`Profiled` when the file is there."""
+
+
 class UsePlan(ToRank, frozen=True):
     """Use this plan from the next forward on."""
 
@@ -177,6 +187,12 @@ class Ticked(FromRank, frozen=True):
     idle: bool
 
 
+class Profiled(FromRank, frozen=True):
+    """A profile has been written; ``problem`` says why not, if not."""
+
+    problem: str = ""
+
+
 class RankFailed(FromRank, frozen=True):
     """The rank ends with this error. ``secondary``: it missed the others, which may be the effect of another's end."""
 
@@ -185,10 +201,10 @@ class RankFailed(FromRank, frozen=True):
 
 
 Command = (
-    Join | Forward | Idle | Observe | Propose | Chosen | ResetSlot | Release | Forget | Save | Restore | UsePlan
-    | UseStreams | Handle | Tick | Stop
+    Join | Forward | Idle | Observe | Propose | Chosen | ResetSlot | Release | Forget | Save | Restore | Profile
+    | EndProfile | UsePlan | UseStreams | Handle | Tick | Stop
 )  # fmt: skip
-Answer = Joined | Times | Said | Ticked | RankFailed
+Answer = Joined | Times | Said | Ticked | Profiled | RankFailed
 
 _encoder = msgspec.msgpack.Encoder()
 _commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -64,11 +65,8 @@ class Runner:
     those with peers run one, or :meth:`idle_forward`, whenever a peer does. ``device`` is the runtime of a GPU, by
     default torch's where ``config`` names a GPU.
 
-    Raises:
-        UnavailableError: a device that this backend does not run on.
-        PlanError: the configured plan does not fit the model's ops.
-        PoolError: the pool is larger than this machine's memory; the text says what would fit.
-
+    Raises :class:`UnavailableError` for a device that this backend does not run on, :class:`PlanError` for a plan that
+    does not fit the model's ops, and :class:`PoolError`, saying what would fit, for a pool larger than the memory.
     """
 
     def __init__(
@@ -135,11 +133,8 @@ class Runner:
         return self._run(items, mode, all_rows=True).logits
 
     def set_plan(self, plan: str | Mapping[str, Any] | OverlapPlan) -> None:
-        """Use ``plan`` from the next forward on; on an error the old one stays.
-
-        Raises:
-            PlanError: an unknown preset, a rule that matches no op, or ``auto`` where nothing can be measured.
-
+        """Use ``plan`` from the next forward on. Raises :class:`PlanError` and keeps the old one for an unknown preset,
+        a rule that matches no op, or ``auto`` where nothing can be measured.
         """
         resolved = resolve_plan(plan)
         if is_auto(resolved) and (self.gpu is None or not self.config.times_plans):
@@ -165,6 +160,10 @@ class Runner:
     def trace_with(self, tracer: Tracer | None) -> None:
         """Tell ``tracer`` of every run and, where ops are called one by one, of every op; None: nobody."""
         self._streams.tracer = tracer
+
+    def profile_ranks(self, path: Path | None) -> dict[int, str]:
+        """See :meth:`ModelRunner.profile_ranks`."""
+        return {}
 
     def watch_selection(self, layer: int | None) -> None:
         """Have later results tell what the indexer of this ratio-4 ``layer`` chose; None: no longer."""

@@ -15,7 +15,7 @@ from dsv4lab.engine.scheduler import Scheduler
 from dsv4lab.engine.step import Step
 from dsv4lab.engine.step_busy import busy_of_each
 from dsv4lab.engine.torch_recording import TorchRecording, UsualTimes
-from dsv4lab.errors import EngineError, LabError, UnavailableError
+from dsv4lab.errors import EngineError, LabError
 from dsv4lab.overlap.run_record import timeline_of
 from dsv4lab.timeline.ranks import of_rank, side_by_side
 from dsv4lab.timeline.records import StepRecord
@@ -172,8 +172,6 @@ class Recorder:
         if not 1 <= call.steps <= most:
             raise EngineError(f"profile of {call.steps} steps: takes 1 to {most}{' with torch' if call.torch else ''}")
         torch = TorchRecording(self.runner, Path(call.torch)) if call.torch else None
-        if torch is not None and self.facts.rank is not None:
-            raise UnavailableError("torch's profiler records one rank; with several, capture='ops' records all")
         if torch is not None and call.decoding == 0:
             torch.start()
         self._open, self._begun, self._rans, self._idles = call, call.decoding == 0, [], {}

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from dsv4lab.engine.telemetry import Ran
     from dsv4lab.trace.capture import TorchCapture
 
+EXPORT_S = 600.0
+"""Seconds that torch may take to write a capture."""
+
 REMEMBERED = 16
 MAX_SHAPES = 256
 
@@ -59,7 +62,10 @@ class UsualTimes:
 
 
 class TorchRecording:
-    """One recording, from :meth:`start` to :meth:`end`; ``path`` is where torch writes what it saw."""
+    """One recording, from :meth:`start` to :meth:`end`; ``path`` is where torch writes what it saw.
+
+    What other ranks of the attention group saw lies beside it: they run the same programs in the same order.
+    """
 
     def __init__(self, runner: ModelRunner, path: Path) -> None:
         self._runner = runner
@@ -81,6 +87,7 @@ class TorchRecording:
         except RuntimeError as error:
             raise UnavailableError(f"torch's profiler does not start: {' '.join(str(error).split())}") from error
         self._capture = capture
+        self._runner.profile_ranks(self._path)
         self._runner.trace_with(capture)
 
     def on_step(self, number: int) -> None:
@@ -89,7 +96,7 @@ class TorchRecording:
             self._capture.belongs_to(number)
 
     def end(self, cost: ProfilingCost | None) -> Captured | None:
-        """Stop, and write the file; None if it was never started. Raises :class:`EngineError` if it cannot be."""
+        """Stop, and write the files; None if it was never started. Raises :class:`EngineError` if they cannot be."""
         capture, self._capture = self._capture, None
         if capture is None:
             return None
@@ -99,7 +106,8 @@ class TorchRecording:
             capture.export(self._path)
         except (RuntimeError, OSError) as error:
             raise EngineError(f"torch's profiler cannot write {self._path}: {' '.join(str(error).split())}") from error
-        return Captured(str(self._path), capture.platform, capture.programs, capture.runs, cost)
+        ranks = self._runner.profile_ranks(None)
+        return Captured(str(self._path), capture.platform, capture.programs, capture.runs, cost, ranks)
 
 
 def _shape(ran: Ran) -> Shape:

@@ -53,6 +53,7 @@ def write_named(
     platform: str,
     cost: Mapping[str, Any] | None = None,
     warnings: Sequence[str] = (),
+    rank: int = 0,
 ) -> NamedCapture:
     """Read the capture at ``raw`` and write it, named, to ``path`` (gzip); only a whole file gets that name.
 
@@ -69,7 +70,7 @@ def write_named(
             "torch's profiler told of no kernel: the GPU's counters may be taken by another profiler, or not allowed "
             "here; capture='ops' records without it"
         )
-    file = _File(trace, found, programs, runs, platform)
+    file = _File(trace, found, programs, runs, platform, rank)
     events = list(file.events())
     rows = file.device_rows
     named = sum(row.op != UNKNOWN for row in found.rows) if platform != "cpu" else rows
@@ -110,8 +111,10 @@ class _File:
         programs: Sequence[StreamProgram],
         runs: Sequence[CapturedRun],
         platform: str,
+        rank: int,
     ) -> None:
         self._trace = trace
+        self._rank = rank
         self._found = found
         self._programs = programs
         self._runs = runs
@@ -167,7 +170,7 @@ class _File:
         """What is no device row, as it was; rows that our loader takes say which rank they are of."""
         if event.ph == "X" and event.cat in KINDS:
             args = {("lane" if key == "stream" else key): value for key, value in (event.args or {}).items()}
-            event.args = {**args, "rank": 0}
+            event.args = {**args, "rank": self._rank}
         return event
 
     def _row(self, event: RawEvent) -> RawEvent:
@@ -175,7 +178,12 @@ class _File:
         lane, device = event.arg("stream"), str(event.arg("device"))
         op = self._op_of(row)
         stream = self._stream(f"stream {lane}" if op is None else op.stream)
-        told = {"stream": stream, "lane": lane, "at": self._devices.setdefault(device, len(self._devices)), "rank": 0}
+        told = {
+            "stream": stream,
+            "lane": lane,
+            "at": self._devices.setdefault(device, len(self._devices)),
+            "rank": self._rank,
+        }
         step = self._runs[row.run].step if row.run != UNKNOWN else UNKNOWN
         event.args = {**(event.args or {}), **told, **({"step": step} if step >= 0 else {}), **self._of_op(op)}
         event.tid = stream
@@ -215,7 +223,14 @@ class _File:
         for number, op, span in list(self._ranges()):
             step = self._runs[number].step
             stream = self._stream(op.stream)
-            args = {"device": 0, "at": 0, "rank": 0, "stream": stream, "thread": span.event.tid, **self._of_op(op)}
+            args = {
+                "device": 0,
+                "at": 0,
+                "rank": self._rank,
+                "stream": stream,
+                "thread": span.event.tid,
+                **self._of_op(op),
+            }
             self.device_rows += 1
             yield _slice(
                 "kernel", op.name, 0, stream, span.start, span.end, args | ({"step": step} if step >= 0 else {})

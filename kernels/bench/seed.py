@@ -65,14 +65,15 @@ class Steps:
             self._steps += records
             self._came.notify_all()
 
-    def turn(self, plan: str, requests: int, since_ns: int, count: int) -> list[float]:
+    def turn(self, plan: str, requests: int, groups: int, since_ns: int, count: int) -> list[float]:
         """:func:`step_times` of steps that began after ``since_ns``, as soon as there are ``count``."""
         found: list[float] = []
 
         def enough() -> bool:
             nonlocal found
-            found = step_times((s for s in self._steps if s.start_ns >= since_ns), plan, requests, SKIPPED)
-            return len(found) >= count
+            later = (step for step in self._steps if step.start_ns >= since_ns)
+            found = step_times(later, plan, requests, SKIPPED, groups)
+            return len(found) >= count * groups
 
         with self._came:
             if not self._came.wait_for(enough, PATIENCE_S):
@@ -175,7 +176,7 @@ class Bench:
             client.start_load(level, prompt_tokens=args.isl, max_new_tokens=self._new_tokens(stage))
             for plan in turns(stage.plans, args.rounds):
                 client.set_plan(plan)
-                times[plan].append(steps.turn(plan, requests, time.perf_counter_ns(), args.turn))
+                times[plan].append(steps.turn(plan, requests, stage.dp, time.perf_counter_ns(), args.turn))
             accepted = float(client.status()["speculation"]["accepted_per_step"]) if stage.block else 0.0
         finally:
             client.stop_load()

@@ -82,20 +82,22 @@ def turns(plans: Sequence[str], rounds: int) -> list[str]:
     return [plans[(start + place) % len(plans)] for start in range(rounds) for place in range(len(plans))]
 
 
-def step_times(steps: Iterable[Any], plan: str, requests: int, skip: int) -> list[float]:
+def step_times(steps: Iterable[Any], plan: str, requests: int, skip: int, groups: int = 1) -> list[float]:
     """Milliseconds from the start of one decode step to the start of the next, of steps of ``requests`` requests under
     ``plan`` that came one after the other; the first ``skip`` are left out.
 
-    ``steps`` are :class:`dsv4lab.timeline.records.StepRecord`.
+    ``steps`` are :class:`dsv4lab.timeline.records.StepRecord`. Several attention ``groups`` number their own: then
+    what each step took.
     """
-    ordered = sorted(steps, key=lambda step: step.step)
-    found = [
-        (b.start_ns - a.start_ns) / 1e6
-        for a, b in pairwise(ordered)
-        if b.step == a.step + 1
-        and all(s.mode == "decode" and s.plan == plan and s.requests == requests for s in (a, b))
-    ]
-    return found[skip:]
+
+    def counts(step: Any) -> bool:
+        return bool(step.mode == "decode" and step.plan == plan and step.requests == requests)
+
+    ordered = sorted(steps, key=lambda step: step.start_ns)
+    if groups > 1:
+        return [step.dur_ns / 1e6 for step in ordered if counts(step)][skip * groups :]
+    pairs = ((a, b) for a, b in pairwise(ordered) if b.step == a.step + 1 and counts(a) and counts(b))
+    return [(b.start_ns - a.start_ns) / 1e6 for a, b in pairs][skip:]
 
 
 def level_row(

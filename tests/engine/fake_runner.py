@@ -114,6 +114,9 @@ class FakeRunner:
         assert isinstance(resume.snapshot, FakeSnapshot)
         self.pool.rings[resume.slot] = list(resume.snapshot.tokens)
 
+    def profile_ranks(self, path: object) -> dict[int, str]:
+        return {}
+
     def trace_with(self, tracer: object) -> None:
         self.tracer = tracer
 

@@ -31,6 +31,8 @@ from dsv4lab.engine.seat import check
 from dsv4lab.errors import ConfigError, LabError, RankDiedError, WorkerDiedError
 from dsv4lab.kv.memory import plan_for_engine
 from dsv4lab.kv.metadata import BatchItem
+from dsv4lab.trace.api import load_trace
+from dsv4lab.trace.collectives import arrival_skew
 from tests.engine.conftest import ROOT, worker_path
 
 WAIT_S = 120.0
@@ -87,7 +89,7 @@ def is_told(call: Callable[[], Any]) -> None:
         call()
 
 
-def test_two_ranks_of_one_group(alone: Alone) -> None:
+def test_two_ranks_of_one_group(alone: Alone, tmp_path: Path) -> None:
     expected = [alone(prompt, NEW) for prompt in PROMPTS]
     with lab.open("tiny", tp_size=2, plan="hip", hw_queues=3, chunked_prefill_size=64) as client:
         prints = set()
@@ -99,6 +101,7 @@ def test_two_ranks_of_one_group(alone: Alone) -> None:
         assert len(prints) == 1, "plans must give the same bits"
         client.set_queue_policy("refcount")
         _profile_has_both_ranks(client)
+        _torch_has_both_ranks(client, tmp_path)
         handle = client.submit([5], max_new_tokens=5000)
         next(iter(handle))
         kill(others(client))  # while it decodes
@@ -130,6 +133,22 @@ def _profile_has_both_ranks(client: EngineClient) -> None:
         assert {s.stream for s in busy.streams} == {lane for lane in lanes if lane.startswith(f"rank{rank}")}
     first = timeline.select(timeline.rank == 0)
     assert {s.step for s in profile.steps} == set(first.step.tolist())
+
+
+def _torch_has_both_ranks(client: EngineClient, folder: Path) -> None:
+    """Each rank in a file of its own, and all of them on one timeline, named by op."""
+    profile = client.profile(steps=3, concurrency=1, prompt_tokens=20, capture="torch", directory=folder)
+    assert profile.path == folder
+    assert sorted(path.name.partition(".")[0] for path in folder.iterdir()) == ["dsv4lab-rank000", "dsv4lab-rank001"]
+    timeline = profile.timeline
+    assert timeline.meta["ranks"] == [0, 1]
+    for rank in (0, 1):
+        mine = timeline.select((timeline.rank == rank) & timeline.busy_mask)
+        names = [timeline.names[n] for n in mine.name]
+        assert names.count("attn.all_reduce") == 3 * 4
+    arrivals = arrival_skew(timeline)
+    assert {found.ranks for found in arrivals} == {2}
+    assert len(load_trace(folder)) == len(timeline)
 
 
 @pytest.mark.parametrize("fields", [{"tp_size": 2, "speculative": "mtp"}, {"dp_size": 2}], ids=["tp", "dp"])

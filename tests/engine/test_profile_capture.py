@@ -75,9 +75,11 @@ def test_what_records_is_checked_before_anything_runs() -> None:
     assert not How.of(cpu, None).torch
     assert How.of(gpu, None).torch
     assert not How.of(gpu, "ops").torch
-    assert How.of(ranks, None).warnings == ("2 ranks: every forward is one row; torch's profiler records one rank",)
-    with pytest.raises(UsageError, match="capture='torch' records one rank, here are 2: capture='ops' records all"):
-        How.of(ranks, "torch")
+    assert How.of(ranks, None).torch
+    groups = EngineConfig("demo", device="cuda", dtype="bfloat16", dp_size=2)
+    assert How.of(groups, None).warnings == ("2 groups: every forward is one row; torch's profiler records one group",)
+    with pytest.raises(UsageError, match="capture='torch' records one group, here are 2: capture='ops' records all"):
+        How.of(groups, "torch")
     with pytest.raises(UsageError, match="capture is 'kineto': it takes torch or ops"):
         How.of(cpu, "kineto")  # type: ignore[arg-type]
 

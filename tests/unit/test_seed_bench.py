@@ -74,6 +74,7 @@ def test_a_step_is_timed_to_the_next_one_of_its_kind(seed: ModuleType) -> None:
     assert seed.step_times(steps, "off", 4, 0) == [10.0, 10.0]
     assert seed.step_times(steps[::-1], "hip", 4, 0) == [7.0, 8.0]
     assert seed.step_times(steps, "hip", 4, 1) == [8.0]
+    assert seed.step_times([*steps[:3], *steps[:3]], "off", 4, 1, groups=2) == [0.9] * 4
 
 
 def rows(seed: ModuleType, **machine: Any) -> list[dict[str, Any]]:
