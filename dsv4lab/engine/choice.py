@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +11,18 @@ from numpy.typing import NDArray
 from dsv4lab.engine.fingerprints import Fingerprints
 from dsv4lab.engine.logprobs import LogprobLog, TokenLogprobs
 from dsv4lab.engine.penalties import TokenHistory
-from dsv4lab.engine.sampler import likeliest, sample
+from dsv4lab.engine.sampler import checked, likeliest, sample
 from dsv4lab.engine.step import Chunk
 
 Rows = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Likeliest:
+    """Of each row of logits the token with the largest, the lowest id on a tie, and that logit: both ``[rows]``."""
+
+    tokens: NDArray[np.int64]
+    logits: NDArray[np.float32]
 
 
 class Chooser:
@@ -32,6 +41,15 @@ class Chooser:
     def choose(self, chunks: Sequence[Chunk], logits: Rows) -> list[int | None]:
         """The next token of every chunk that samples, from ``logits`` ``[chunks, vocab]``; None for the others."""
         return [self._next(chunk, row) if chunk.samples else None for chunk, row in zip(chunks, logits, strict=True)]
+
+    def greedy(self, chunks: Sequence[Chunk], best: Likeliest) -> list[int | None] | None:
+        """As :meth:`choose`, from the largest of each row alone; None if a chunk needs more than that of its row."""
+        if any(chunk.samples and not _needs_no_row(chunk) for chunk in chunks):
+            return None
+        return [
+            checked(int(token), float(logit)) if chunk.samples else None
+            for chunk, token, logit in zip(chunks, best.tokens, best.logits, strict=True)
+        ]
 
     def history(self, chunk: Chunk) -> TokenHistory | None:
         """What the penalties of the chunk's request count, up to its last known token; None if it has none."""
@@ -71,3 +89,9 @@ class Chooser:
             token = sample(row, params, chunk.spec.seed, chunk.generated, self.history(chunk))
         self.note(chunk, row[None], (token,))
         return token
+
+
+def _needs_no_row(chunk: Chunk) -> bool:
+    params = chunk.spec.sampling
+    plain = params.greedy and params.untouched
+    return plain and params.logprobs is None and not chunk.spec.fingerprints

@@ -122,14 +122,23 @@ class DeviceRuns:
         self._now: GraphShape | None = None
         self._asked = (0, 0)
 
-    def prepare(self, meta: StepMetadata, rows: torch.Tensor) -> Shape:
-        """Set the inputs of the next forward, padded to its bucket if it will be a graph; the shape to launch."""
+    def padded(self, meta: StepMetadata, rows: torch.Tensor) -> StepMetadata | None:
+        """``meta`` padded to the bucket that this forward is a graph of; None if it is none."""
+        of = self._graph_shape(meta, rows)
+        return None if of is None else pad_decode(meta, self._geometry, self._topk, of.bucket)
+
+    def prepare(self, meta: StepMetadata, rows: torch.Tensor, padded: StepMetadata | None = None) -> Shape:
+        """Set the inputs of the next forward, padded to its bucket if it will be a graph; the shape to launch.
+
+        ``padded``: what :meth:`padded` gave for it, if it was asked before.
+        """
         self._now, self._asked = self._graph_shape(meta, rows), (meta.T, rows.numel())
         if self._now is None:
             self.eager += meta.mode == "decode"
             self._programs.inputs.set(meta, rows)
             return Shape(meta.mode, meta.T, rows.numel())
-        padded = pad_decode(meta, self._geometry, self._topk, self._now.bucket)
+        if padded is None:
+            padded = pad_decode(meta, self._geometry, self._topk, self._now.bucket)
         with torch.inference_mode():
             inputs = self._inputs.get(self._now)
             if inputs is None:

@@ -108,7 +108,10 @@ class EngineLoop:
             return self._run_speculatively(speculator, decoding, step.chunks[len(decoding) :])
         items = _items(step.chunks)
         result = self._runner.forward(items, step.forward)
-        chosen = self._chooser.choose(step.chunks, np.asarray(result.logits, dtype=np.float32))
+        best = result.likeliest
+        chosen = None if best is None else self._chooser.greedy(step.chunks, best)
+        if chosen is None:
+            chosen = self._chooser.choose(step.chunks, np.asarray(result.logits, dtype=np.float32))
         self._check_live(step.chunks, [len(c.tokens) for c in step.chunks])
         if speculator is not None:
             speculator.observe_prefill(items, _following(step.chunks, chosen))

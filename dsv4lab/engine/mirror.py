@@ -14,7 +14,8 @@ import torch
 
 from dsv4lab.engine import rank_messages as r
 from dsv4lab.engine.crew import Crew, Member
-from dsv4lab.engine.runner import ForwardResult, Runner
+from dsv4lab.engine.forward_result import ForwardResult
+from dsv4lab.engine.runner import Runner
 from dsv4lab.engine.snapshots import RequestSnapshot
 from dsv4lab.engine.step import Resume
 from dsv4lab.engine.torch_recording import EXPORT_S

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dsv4lab.engine.choice import Likeliest
 from dsv4lab.engine.step import Mode, Resume
 from dsv4lab.kv.geometry import Geometry
 from dsv4lab.kv.prefix_cache import Snapshot
@@ -41,6 +42,11 @@ class ForwardResult(Protocol):
     @property
     def logits(self) -> Any:
         """float32 ``[items, vocab]``, of the last token of each item, on the CPU."""
+        ...
+
+    @property
+    def likeliest(self) -> Likeliest | None:
+        """The largest of each row of ``logits``, where it is at hand without reading them; None elsewhere."""
         ...
 
     @property

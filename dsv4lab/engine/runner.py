@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,9 @@ import torch
 from dsv4lab.backends.rows import PACKED_ROWS
 from dsv4lab.config.engine import EngineConfig
 from dsv4lab.config.model import ModelConfig
+from dsv4lab.engine.ahead import Ahead, Derived
 from dsv4lab.engine.device_runs import DeviceRuns
+from dsv4lab.engine.forward_result import ForwardResult
 from dsv4lab.engine.placement import check_model, device_api, place_of, room_for, take_there
 from dsv4lab.engine.selection import SelectionTap
 from dsv4lab.engine.snapshots import DraftEdges, RequestSnapshot, restore, save
@@ -43,18 +45,6 @@ from dsv4lab.timeline.program import StreamProgram
 
 if TYPE_CHECKING:
     from dsv4lab.engine.speculation import Speculator
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ForwardResult:
-    """``logits`` float32 ``[outputs, vocab]`` (a copy) and what the replay took."""
-
-    logits: torch.Tensor
-    record: RunRecord
-    selection: torch.Tensor | None = None
-    """int32 ``[tokens, topk]``: entries that the watched indexer chose; see :meth:`Runner.watch_selection`."""
-    others: Mapping[int, RunRecord] = field(default_factory=dict)
-    """The same forward on other ranks of the attention group."""
 
 
 class Runner:
@@ -104,6 +94,8 @@ class Runner:
         self._plan = OFF
         self._streams: Streams = SerialStreams()
         self.gpu: DeviceRuns | None = None
+        self.ahead = Ahead(self.geometry, self._derived)
+        self._decoded: Sequence[BatchItem] = ()
         if device is None:
             self.set_streams(config.streams, config.hw_queues, config.queue_policy, config.intra_op_threads)
         else:
@@ -224,13 +216,17 @@ class Runner:
 
         Raises :class:`PoolError` for items that the pool cannot hold, before any other rank hears of them.
         """
-        meta = build_metadata(self.geometry, self.model.index_topk, items, mode)
-        rows, wide = meta.last_rows, len(items) if all_rows else wide_items
+        wide = len(items) if all_rows else wide_items
+        self._decoded = items if self.gpu is not None and mode == "decode" and not wide else ()
+        known = self.ahead.take(items) if self._decoded else None
+        meta = build_metadata(self.geometry, self.model.index_topk, items, mode) if known is None else known.meta
+        rows = meta.last_rows
         if wide:
             first = int(rows[wide - 1]) + 1
             rows = torch.cat((torch.arange(first), rows[wide:]))
         if self.gpu is not None:
-            return replace(self.gpu.prepare(meta, rows), gathered=self._agree(meta.T))
+            shape = self.gpu.prepare(meta, rows, None if known is None else known.padded)
+            return replace(shape, gathered=self._agree(meta.T))
         self._programs.inputs.set(meta, rows)
         return replace(Shape(mode, meta.T, rows.numel()), gathered=self._agree(meta.T))
 
@@ -240,8 +236,10 @@ class Runner:
             record = self._start(shape)
             tokens, outputs = (shape.tokens, shape.outputs) if self.gpu is None else self.gpu.asked(shape)
             selection = None if self._tap is None else self._tap.take(tokens)
-            logits = logits_view(self._programs.builder(shape))[:outputs].to("cpu", copy=True)
-            return ForwardResult(logits, record(), selection)
+            logits = logits_view(self._programs.builder(shape))[:outputs].clone()
+            if self._decoded:
+                self.ahead.expect(self._decoded)
+            return ForwardResult(logits, record(), selection, on_gpu=self.gpu is not None)
 
     def idle_forward(self) -> RunRecord | None:
         """Take part in the peers' forward without tokens of one's own; None if no peer has any."""
@@ -271,6 +269,10 @@ class Runner:
             return self.gpu.launch(shape, self._plan, self._tapped).record
         record = self._streams.run(self._tapped(self._programs.compiled(shape, self._plan)), self.arena)
         return lambda: record
+
+    def _derived(self, items: Sequence[BatchItem]) -> Derived:
+        meta = build_metadata(self.geometry, self.model.index_topk, items, "decode")
+        return Derived(meta, None if self.gpu is None else self.gpu.padded(meta, meta.last_rows))
 
     def _edges(self) -> DraftEdges | None:
         return None if self.speculator is None else self.speculator.edges

@@ -55,9 +55,14 @@ def sample(
 def likeliest(logits: NDArray[np.float32]) -> int:
     """The token with the largest logit, the lowest id on a tie. Raises :class:`EngineError` if that is not finite."""
     best = int(np.argmax(logits))
-    if not np.isfinite(logits[best]):
-        raise EngineError(f"the model's logits are not finite (largest is {logits[best]}); no token can be chosen")
-    return best
+    return checked(best, float(logits[best]))
+
+
+def checked(token: int, logit: float) -> int:
+    """``token``, whose logit is the largest. Raises :class:`EngineError` if that is not finite."""
+    if not np.isfinite(logit):
+        raise EngineError(f"the model's logits are not finite (largest is {logit}); no token can be chosen")
+    return token
 
 
 def distribution(

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dsv4lab.engine.forward_result import ForwardResult
 from dsv4lab.engine.penalties import TokenHistory, adjusted
 from dsv4lab.engine.request import SamplingParams
-from dsv4lab.engine.runner import ForwardResult, Runner
+from dsv4lab.engine.runner import Runner
 from dsv4lab.engine.sampler import DRAFT_LANE, VERIFY_LANE, distribution, likeliest, sample, uniforms
 from dsv4lab.engine.snapshots import DraftEdges
 from dsv4lab.kv.metadata import BatchItem

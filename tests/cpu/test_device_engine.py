@@ -78,6 +78,8 @@ def test_tokens_are_those_of_the_cpu_device(speculative: str, monkeypatch: pytes
     assert drafts["eagerly"] == 0
     assert (drafts["captures"] > 1) == (drafts["replays"] > drafts["captures"]) == (speculative != "off")
     assert runner.gpu.graphs.replays > runner.gpu.graphs.captures > 1
+    # Of 20 decode steps most follow one of the same requests; drafts change what comes next.
+    assert (runner.ahead.hits > 5) == (speculative == "off")
     (recorded,) = [s for s in sent if isinstance(s, m.Recorded)]
     timeline = unpack_timeline(recorded.timeline)
     assert set(timeline.names) == {"forward"}

@@ -73,6 +73,7 @@ class FakeResult:
     record: RunRecord
     selection: NDArray[np.int32] | None = None
     others: Mapping[int, RunRecord] = field(default_factory=dict)
+    likeliest: None = None
 
 
 class FakeRunner:

@@ -1,0 +1,60 @@
+"""Greedy choices from the largest of each row are those from the rows; what needs a row says so."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from dsv4lab.engine.choice import Chooser
+from dsv4lab.engine.forward_result import likeliest_of
+from dsv4lab.engine.request import RequestSpec
+from dsv4lab.engine.sampling_params import SamplingParams
+from dsv4lab.engine.step import Chunk
+from dsv4lab.errors import EngineError
+from dsv4lab.kv.allocator import Lease
+
+VOCAB = 1000
+
+
+def chunk(number: int, sampling: SamplingParams, *, samples: bool = True, fingerprints: bool = False) -> Chunk:
+    spec = RequestSpec(number, (1, 2, 3), 8, sampling, fingerprints=fingerprints)
+    return Chunk(spec, Lease(number, number, (number,), 4), 3, (5,), samples, 1)
+
+
+def chooser() -> Chooser:
+    return Chooser(lambda request_id: (1, 2, 3, 5))
+
+
+def test_the_largest_of_each_row_is_what_the_rows_say() -> None:
+    rows = torch.randn(5, VOCAB, generator=torch.Generator().manual_seed(0))
+    rows[1, [7, 900]] = 50.0  # a tie
+    rows[2, 0] = rows[3, VOCAB - 1] = 40.0
+    chunks = [chunk(n, SamplingParams(), samples=n != 4) for n in range(1, 6)]
+    expected = chooser().choose(chunks, rows.numpy())
+    assert chooser().greedy(chunks, likeliest_of(rows)) == expected
+    assert expected[1] == 7
+    assert expected[3] is None
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_row_that_is_not_finite_is_an_error(value: float) -> None:
+    rows = torch.zeros(2, VOCAB)
+    rows[1, 3] = value
+    with pytest.raises(EngineError, match="not finite"):
+        chooser().greedy([chunk(1, SamplingParams()), chunk(2, SamplingParams())], likeliest_of(rows))
+
+
+@pytest.mark.parametrize(
+    "needy",
+    [
+        chunk(2, SamplingParams(temperature=0.5)),
+        chunk(2, SamplingParams(repetition_penalty=1.1)),
+        chunk(2, SamplingParams(logprobs=0)),
+        chunk(2, SamplingParams(), fingerprints=True),
+    ],
+)
+def test_what_needs_more_of_its_row_is_not_chosen_without_it(needy: Chunk) -> None:
+    best = likeliest_of(torch.from_numpy(np.eye(2, VOCAB, dtype=np.float32)))
+    assert chooser().greedy([chunk(1, SamplingParams()), needy], best) is None
+    assert chooser().greedy([chunk(1, SamplingParams())], likeliest_of(torch.eye(1, VOCAB))) == [0]
