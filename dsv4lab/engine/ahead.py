@@ -36,9 +36,9 @@ class Ahead:
         self._derived: Derived | None = None
 
     def expect(self, items: Sequence[BatchItem]) -> None:
-        """The present step decodes ``items``: derive the one behind it, if their pages have room for it."""
+        """The present step decodes ``items``, or none: derive the one behind it, if their pages have room for it."""
         self._derived = None
-        if any(len(i.tokens) != 1 or self._geometry.pages_for(i.start + 2) > len(i.pages) for i in items):
+        if not items or any(len(i.tokens) != 1 or self._geometry.pages_for(i.start + 2) > len(i.pages) for i in items):
             return
         following = [replace(item, start=item.start + 1) for item in items]
         self._places, self._derived = _places(following), self._derive(following)

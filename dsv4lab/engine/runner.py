@@ -237,8 +237,7 @@ class Runner:
             tokens, outputs = (shape.tokens, shape.outputs) if self.gpu is None else self.gpu.asked(shape)
             selection = None if self._tap is None else self._tap.take(tokens)
             logits = logits_view(self._programs.builder(shape))[:outputs].clone()
-            if self._decoded:
-                self.ahead.expect(self._decoded)
+            self.ahead.expect(self._decoded)
             return ForwardResult(logits, record(), selection, on_gpu=self.gpu is not None)
 
     def idle_forward(self) -> RunRecord | None:
