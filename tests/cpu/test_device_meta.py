@@ -19,7 +19,7 @@ from dsv4lab.config.presets import preset
 from dsv4lab.engine.drafters import make_drafter, target_taps
 from dsv4lab.engine.runner import Runner
 from dsv4lab.errors import ConfigError
-from dsv4lab.kv.metadata import BatchItem
+from dsv4lab.kv.metadata import BatchItem, Mode
 from dsv4lab.model.programs import Placement
 from dsv4lab.spec.draft import Anchor, Committed
 from tests.cpu.fake_device import FakeDevice
@@ -112,6 +112,47 @@ def test_drafters_wait_for_nothing_but_their_tokens(kind: DraftKind) -> None:
             drafter.propose(anchors, None)
     assert (gpu.drafts.captures, gpu.drafts.replays) == (2, 2), "the chain was captured and replayed before that"
     assert devices_of(launches) == {META}
+
+
+@pytest.mark.parametrize(("rows", "keys"), [("bf16", "bf16"), ("fp8", "fp8")])
+def test_batch_invariant_forwards_launch_the_same_for_any_batch(
+    rows: str, keys: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What shapes a row's sums, op by op through a whole model: of one request, of three, of a verify step."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    from dsv4lab.backends.invariant_ops import invariant_ops
+
+    place = Placement(invariant_ops(), META, torch.bfloat16)
+    monkeypatch.setattr("dsv4lab.engine.runner.place_of", lambda config: place)
+    monkeypatch.setattr("dsv4lab.engine.runner.room_for", lambda tensors, place: None)
+    config = EngineConfig(
+        "demo",
+        device="cuda",
+        dtype="bfloat16",
+        weights="stored",
+        max_running_requests=4,
+        max_total_tokens=4 * PAGES * 256,
+        kv_cache_dtype=rows,
+        index_cache_dtype=keys,
+        graphs=False,
+        verify_tokens=3,
+        batch_invariant=True,
+    )
+
+    def shaped(batch: list[BatchItem], mode: Mode) -> list[object]:
+        with recorded() as launches, torch.inference_mode():
+            gpu.launch(runner.prepare(batch, mode, all_rows=True), runner.plan, lambda compiled: compiled)
+        return [(x.kernel.__name__, dict(x.constants), x.config, x.arguments.get("splits")) for x in launches]
+
+    runner = Runner(MODEL, synthetic_weights(MODEL, 0, torch.bfloat16), config, device=FakeDevice())
+    gpu = runner.gpu
+    assert gpu is not None
+    decode = shaped(items(1, 511, 1), "decode")
+    assert len({launch[0] for launch in decode}) > 12  # type: ignore[index]
+    assert shaped(items(3, 511, 1), "decode") == decode
+    assert shaped(items(4, 509, 3), "decode") == decode
+    prefill = shaped(items(1, 0, 9), "prefill")
+    assert shaped(items(4, 256, 100), "prefill") == prefill
 
 
 def test_a_model_that_the_kernels_do_not_take_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import torch
 import triton
 
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
+from dsv4_kernels.invariant import counted
 from dsv4_kernels.launch import launch, overlaps
 from dsv4_kernels.moe_gemm._kernel import (
     _combine_kernel,
@@ -120,9 +121,10 @@ def _moe(
     if tokens == 0:
         return
     pairs = x.stride(0) % 2 == 0
-    if pairs and tokens <= LANES_TOKENS and e.format == 2 and overlaps(x):
+    few = counted("tokens", tokens)
+    if pairs and few <= LANES_TOKENS and e.format == 2 and overlaps(x):
         _lanes(x, experts, weights, e, limit, out)
-    elif pairs and tokens <= VECTOR_TOKENS:
+    elif pairs and few <= VECTOR_TOKENS:
         _vectors(x, experts, weights, e, limit, out)
     else:
         _tiles(x, experts, weights, e, limit, out)
