@@ -22,8 +22,8 @@ LETTERS = {
     "_compress_finish_kernel": "F", "_ring_store_kernel": "R", "_index_score_kernel": "I",
     "_index_topk_kernel": "T", "_csa_stream_kernel": "S", "_bf16_gemv_kernel": "b", "_bf16_gemm_kernel": "b",
     "_rope_table_kernel": "p", "_few_vector_kernel": "g", "_few_dot_kernel": "g", "_mix_few_kernel": "m",
-    "_collapse_few_kernel": "c", "hopper_attention_kernel": "a", "_index_topk_row_kernel": "T", "_route_few_kernel": "h",
-    "_gate_up_lanes_kernel": "u", "_down_lanes_kernel": "d", "_gate_up_tiles_kernel": "u",
+    "_collapse_few_kernel": "c", "hopper_attention_kernel": "a", "_index_topk_row_kernel": "T",
+    "_route_few_kernel": "h", "_gate_up_lanes_kernel": "u", "_down_lanes_kernel": "d", "_gate_up_tiles_kernel": "u",
     "_down_tiles_kernel": "d", "_combine_kernel": "w",
 }  # fmt: skip
 """The project's own kernels; every other one is :data:`OTHER`."""

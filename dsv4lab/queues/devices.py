@@ -96,7 +96,7 @@ _H200: dict[str, Value] = {
     "gap_us": calibrated(0.65, "us", f"{_PROBED}: 1.65 us from kernel to kernel of 1 us in a graph"),
     "barrier_us": assumed(0.0, "us", "a graph's edges are no packets of their own"),
     "signal_host_us": assumed(1.0, "us", _UNPROBED),
-    "signal_device_us": calibrated(0.28, "us", f"{_PROBED}: pairs on two streams, beyond the longer kernel"),
+    "signal_device_us": calibrated(0.08, "us", f"{_PROBED}: 0.28 us a pair on two streams, less dispatch_us"),
     "poll_tax_us": known(0, "us", "no host signals on CUDA"),
     "poll_scope_pipe": known(0, SWITCH, "no poll tax"),
     "pipes": assumed(1, "pipes", "not used by the CUDA model"),

@@ -241,7 +241,7 @@ class Simulation:
         """Once op ``i`` of ring ``q`` works and all its workgroups are placed, the next op may be launched early."""
         ring, position = self.rings[q], self.position[q]
         if position < len(ring) and self.early[ring[position]] and self.running.handed_out(i):
-            self._push(now + self.early_ns, EARLY, ring[position])
+            self._push(max(now + self.early_ns, self.packets.ready_ns[ring[position]]), EARLY, ring[position])
 
     def _place(self, i: int, now: float) -> None:
         """Op ``i`` takes its places while the one before it in its ring runs, if that still does."""

@@ -68,7 +68,7 @@ def corun_rates(
         total = sum(drawn)
         best = [rate / (1.0 + sharing.latency * min(1.0, total - own)) for rate, own in zip(best, drawn, strict=True)]
     for resource in ([c.bandwidth for c in costs], [c.compute for c in costs]):
-        demands = [demand * rate for demand, rate in zip(resource, best, strict=True)] if known else resource
+        demands = [demand * (rate if known else rate > 0) for demand, rate in zip(resource, best, strict=True)]
         if sum(demands) > 1.0:
             for i, part in enumerate(fair_parts(demands)):
                 if demands[i] > 0:

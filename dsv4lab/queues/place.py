@@ -100,7 +100,7 @@ def _streams(workload: Workload, machine: Machine, torch: bool) -> Layout:
     queues = tuple(queue[s] for s in workload.lanes)
     waits: Sequence[tuple[int, ...]] = needed_edges(lanes, predecessors(workload))
     if machine.runtime.family != "hip":  # HIP does not ask whether producer and consumer share a ring
-        waits = _crossing(waits, [queues[k] for k in lanes])
+        waits = _crossing(waits, [queues[k] for k in lanes], machine)
     return Layout(tuple(lanes), tuple(waits), queues, workload.lanes, tuple(range(len(workload))), process.mapped())
 
 
@@ -114,7 +114,12 @@ def _own_name(stream: str, number: int, process: _Process) -> str:
     return f"torch{NORMAL}.{(number - 1) % size}"
 
 
-def _crossing(waits: Sequence[tuple[int, ...]], queue_of_op: Sequence[int]) -> list[tuple[int, ...]]:
+def _crossing(
+    waits: Sequence[tuple[int, ...]], queue_of_op: Sequence[int], machine: Machine
+) -> Sequence[tuple[int, ...]]:
+    """Without what goes without saying: a packet behind its producer in a ring whose packets end in order."""
+    if machine.runtime.barrier_elision:
+        return waits
     return [tuple(w for w in ws if queue_of_op[w] != queue_of_op[i]) if ws else ws for i, ws in enumerate(waits)]
 
 
@@ -122,7 +127,7 @@ def _cuda_graph(workload: Workload, machine: Machine) -> Layout:
     found = graph_cuda.lanes(workload)
     count = len(found.opened_by)
     queues = tuple(k % machine.hw_queues for k in range(count))
-    waits = _crossing(needed_edges(found.of, predecessors(workload)), [queues[k] for k in found.of])
+    waits = _crossing(needed_edges(found.of, predecessors(workload)), [queues[k] for k in found.of], machine)
     names = tuple(f"lane{k}" for k in range(count))
     notes = (f"the graph replays on {count} lanes",)
     return Layout(found.of, tuple(waits), queues, names, (0,) * len(workload), min(count, machine.hw_queues), notes)

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
 
 LEVELS, PLANS = (1, 4, 8), ("hip", "cuda", "moe")
 QUEUES, STEPS = 4, 10
-CLEAN, TRIED, HOPELESS = 20, 48, 3
+CLEAN, TRIED, HOPELESS = 40, 96, 3
 """Rounds that count, rounds tried, and rounds after which one must have counted."""
 
 FOREIGN = 0.15

@@ -45,6 +45,12 @@ def workloads(draw: st.DrawFn, streams: int = 5) -> Workload:
         else Cost(float(draw(st.integers(0, 9))))
         for _ in range(n)
     )
+    if draw(st.booleans()):  # all of their workgroups are known
+        shares = [(draw(st.integers(1, 2000)), draw(st.floats(0.01, 1)), draw(st.floats(0, 1))) for _ in range(n)]
+        costs = tuple(
+            replace(cost, blocks=blocks, footprint=footprint, shared=shared)
+            for cost, (blocks, footprint, shared) in zip(costs, shares, strict=True)
+        )
     graphs = draw(st.booleans())
     return Workload(
         tuple(f"k{i}" for i in range(n)),
@@ -55,12 +61,14 @@ def workloads(draw: st.DrawFn, streams: int = 5) -> Workload:
         ("kernel",) * n,
         (0,) * n,
         graphs,
+        early=tuple(draw(st.booleans()) for _ in range(n)) if draw(st.booleans()) else (),
     )
 
 
 def machines() -> st.SearchStrategy[Machine]:
     gpu = st.builds(machine, st.just("mi355x"), st.sampled_from(RUNTIMES), st.integers(1, 8))
-    return st.one_of(gpu, st.just(machine("h200")), st.just(machine("cpu", hw_queues=2)))
+    nvidia = st.builds(machine, st.just("h200"), st.none(), st.integers(1, 8))
+    return st.one_of(gpu, nvidia, st.just(machine("cpu", hw_queues=2)))
 
 
 def predecessor_pairs(work: Workload) -> list[tuple[int, int]]:
@@ -131,7 +139,7 @@ def test_the_same_question_has_the_same_answer(work: Workload, on: Machine) -> N
 def test_more_queues_with_free_packets_never_hurt(work: Workload, queues: int, runtime: str) -> None:
     """Twice as many split every queue in two; packets and sharing are free. Else more queues may well hurt."""
     device = "h200" if runtime == "cuda-13" else "mi355x"
-    alone = tuple(replace(c, occupancy=0.0, bandwidth=0.0, compute=0.0) for c in work.costs)
+    alone = tuple(Cost(c.us) for c in work.costs)
     free = replace(work, costs=alone, graphs=runtime == "cuda-13")
     few, more = (simulate(free, machine(device, runtime, q, FREE)).wall_ns for q in (queues, 2 * queues))
     enough = simulate(free, machine(device, runtime, 64, FREE)).wall_ns
