@@ -69,19 +69,22 @@ def _inverse_rope_quant_kernel(
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     token = tl.where(row < n, row // H, 0).to(tl.int64)
     head = row % H
-    d = tl.arange(0, D)
-    mask = (row < n)[:, None] & (d >= 0)[None, :]
-    y = tl.load(o_ptr + (token * o_stride_t + head * o_stride_h)[:, None] + d[None, :], mask, 0.0).to(tl.float32)
-    even, odd = tl.split(tl.reshape(y, (ROWS, D // 2, 2)))
-    angle = tl.arange(0, D // 2) - (D // 2 - HALF)
-    inside = (angle >= 0)[None, :]
-    cos = tl.load(cos_ptr + (token * cos_stride)[:, None] + angle[None, :], inside, 1.0)
-    sin = tl.load(sin_ptr + (token * sin_stride)[:, None] + angle[None, :], inside, 0.0)
-    y = tl.reshape(tl.join(even * cos + odd * sin, odd * cos - even * sin), (ROWS, D))
-    groups = tl.reshape(y.to(o_ptr.dtype.element_ty).to(tl.float32), (ROWS, D // 128, 128))
-    exponent = e8m0_of_amax(tl.max(tl.abs(groups), 2))
-    codes = tl.reshape(to_e4m3(groups * power_of_e8m0(254 - exponent)[:, :, None]), (ROWS, D))
-    tl.store(codes_ptr + (token * codes_stride + head * D)[:, None] + d[None, :], codes, mask)
-    group = tl.arange(0, D // 128)
-    place = scales_ptr + (token * scales_stride + head * (D // 128))[:, None] + group[None, :]
-    tl.store(place, exponent.to(tl.uint8), (row < n)[:, None] & (group >= 0)[None, :])
+    inside = row < n
+    o_at = o_ptr + token * o_stride_t + head * o_stride_h
+    codes_at = codes_ptr + token * codes_stride + head * D
+    scales_at = scales_ptr + token * scales_stride + head * (D // 128)
+    lane, pair = tl.arange(0, 128), tl.arange(0, 64)
+    for group in tl.static_range(D // 128):  # only groups that the rotation reaches pay for it
+        y = tl.load(o_at[:, None] + group * 128 + lane[None, :], inside[:, None], 0.0).to(tl.float32)
+        if group * 128 + 128 > D - 2 * HALF:
+            even, odd = tl.split(tl.reshape(y, (ROWS, 64, 2)))
+            angle = group * 64 + pair - (D // 2 - HALF)
+            turned = (angle >= 0)[None, :]
+            cos = tl.load(cos_ptr + (token * cos_stride)[:, None] + angle[None, :], turned, 1.0)
+            sin = tl.load(sin_ptr + (token * sin_stride)[:, None] + angle[None, :], turned, 0.0)
+            y = tl.reshape(tl.join(even * cos + odd * sin, odd * cos - even * sin), (ROWS, 128))
+            y = y.to(o_ptr.dtype.element_ty).to(tl.float32)
+        exponent = e8m0_of_amax(tl.max(tl.abs(y), 1))
+        codes = to_e4m3(y * power_of_e8m0(254 - exponent)[:, None])
+        tl.store(codes_at[:, None] + group * 128 + lane[None, :], codes, inside[:, None])
+        tl.store(scales_at + group, exponent.to(tl.uint8), inside)

@@ -96,6 +96,16 @@ def _column(mixes, at):
 
 
 @triton.jit
+def _mix_of(mixes, at, token, inside, ROWS: tl.constexpr):
+    """Mix ``at`` of each token; with ``ROWS`` ``mixes`` points to rows of 32 in memory."""
+    if ROWS:
+        mix = tl.load(mixes + token * 32 + at, mask=inside, other=0.0, cache_modifier=".cg")
+    else:
+        mix = _column(mixes, at)
+    return mix
+
+
+@triton.jit
 def _row_norm(a, b, c, d, eps):
     inverse = 1.0 / ((a + b) + (c + d) + eps)
     return a * inverse, b * inverse, c * inverse, d * inverse
@@ -110,26 +120,28 @@ def _softmax4(a, b, c, d, eps):
 
 
 @triton.jit
-def _store_comb(mixes, base_ptr, scale_ptr, comb_ptr, token, inside, hc_eps, ITERS: tl.constexpr):
+def _store_comb(
+    mixes, base_ptr, scale_ptr, comb_ptr, token, inside, hc_eps, ITERS: tl.constexpr, ROWS: tl.constexpr = False
+):
     """Sinkhorn of the 4 x 4 mixes, each entry a vector over tokens."""
     scale = tl.load(scale_ptr + 2)
     b = base_ptr + 8
-    a00 = _column(mixes, 8) * scale + tl.load(b)
-    a01 = _column(mixes, 9) * scale + tl.load(b + 1)
-    a02 = _column(mixes, 10) * scale + tl.load(b + 2)
-    a03 = _column(mixes, 11) * scale + tl.load(b + 3)
-    a10 = _column(mixes, 12) * scale + tl.load(b + 4)
-    a11 = _column(mixes, 13) * scale + tl.load(b + 5)
-    a12 = _column(mixes, 14) * scale + tl.load(b + 6)
-    a13 = _column(mixes, 15) * scale + tl.load(b + 7)
-    a20 = _column(mixes, 16) * scale + tl.load(b + 8)
-    a21 = _column(mixes, 17) * scale + tl.load(b + 9)
-    a22 = _column(mixes, 18) * scale + tl.load(b + 10)
-    a23 = _column(mixes, 19) * scale + tl.load(b + 11)
-    a30 = _column(mixes, 20) * scale + tl.load(b + 12)
-    a31 = _column(mixes, 21) * scale + tl.load(b + 13)
-    a32 = _column(mixes, 22) * scale + tl.load(b + 14)
-    a33 = _column(mixes, 23) * scale + tl.load(b + 15)
+    a00 = _mix_of(mixes, 8, token, inside, ROWS) * scale + tl.load(b)
+    a01 = _mix_of(mixes, 9, token, inside, ROWS) * scale + tl.load(b + 1)
+    a02 = _mix_of(mixes, 10, token, inside, ROWS) * scale + tl.load(b + 2)
+    a03 = _mix_of(mixes, 11, token, inside, ROWS) * scale + tl.load(b + 3)
+    a10 = _mix_of(mixes, 12, token, inside, ROWS) * scale + tl.load(b + 4)
+    a11 = _mix_of(mixes, 13, token, inside, ROWS) * scale + tl.load(b + 5)
+    a12 = _mix_of(mixes, 14, token, inside, ROWS) * scale + tl.load(b + 6)
+    a13 = _mix_of(mixes, 15, token, inside, ROWS) * scale + tl.load(b + 7)
+    a20 = _mix_of(mixes, 16, token, inside, ROWS) * scale + tl.load(b + 8)
+    a21 = _mix_of(mixes, 17, token, inside, ROWS) * scale + tl.load(b + 9)
+    a22 = _mix_of(mixes, 18, token, inside, ROWS) * scale + tl.load(b + 10)
+    a23 = _mix_of(mixes, 19, token, inside, ROWS) * scale + tl.load(b + 11)
+    a30 = _mix_of(mixes, 20, token, inside, ROWS) * scale + tl.load(b + 12)
+    a31 = _mix_of(mixes, 21, token, inside, ROWS) * scale + tl.load(b + 13)
+    a32 = _mix_of(mixes, 22, token, inside, ROWS) * scale + tl.load(b + 14)
+    a33 = _mix_of(mixes, 23, token, inside, ROWS) * scale + tl.load(b + 15)
     a00, a01, a02, a03 = _softmax4(a00, a01, a02, a03, hc_eps)
     a10, a11, a12, a13 = _softmax4(a10, a11, a12, a13, hc_eps)
     a20, a21, a22, a23 = _softmax4(a20, a21, a22, a23, hc_eps)

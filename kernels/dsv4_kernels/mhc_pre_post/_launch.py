@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsv4_kernels.launch import PDL, LaunchTable, config, row
+from dsv4_kernels.launch import PDL, Config, LaunchTable, config, row
 
 MIX = LaunchTable(
     "mhc_mix",
@@ -58,6 +58,32 @@ COLLAPSE = LaunchTable(
         config(4, BLOCK_T=4, BLOCK_D=512),
         config(8, BLOCK_T=16, BLOCK_D=256),
         config(4, BLOCK_T=2, BLOCK_D=1024),
+    ),
+)
+
+MANY_TOKENS = 512
+"""From so many tokens of bf16 on, the table below serves (on targets that it has)."""
+
+
+def _many(warps: int, tokens: int, columns: int, width: int, stages: int, lag: int, block: int = 1024) -> Config:
+    return config(
+        warps, 1, BLOCK_T=tokens, BLOCK_K=columns, WIDTH=width, STAGES=stages, LAG=lag, OUT_T=4, BLOCK_D=block, PARTS=2
+    )  # fmt: skip
+
+
+MANY = LaunchTable(
+    "mhc_many",
+    {"sm_90": (row(_many(8, 128, 64, 1024, 4, 8), spread=0), row(_many(8, 64, 128, 1024, 3, 12)))},
+    (
+        _many(8, 128, 64, 1024, 3, 12),
+        _many(8, 128, 64, 512, 4, 8),
+        _many(8, 128, 128, 1024, 3, 4),
+        _many(4, 64, 64, 1024, 4, 12, 512),
+        _many(4, 64, 64, 512, 4, 12, 512),
+        _many(8, 64, 128, 1024, 2, 12),
+        _many(8, 64, 128, 512, 3, 8),
+        _many(8, 64, 128, 1024, 3, 6),
+        _many(8, 64, 128, 2048, 3, 12),
     ),
 )
 

@@ -11,6 +11,7 @@ from dsv4_kernels.launch import launch, overlaps
 from dsv4_kernels.mhc_pre_post._few import _collapse_few_kernel, _mix_few_kernel
 from dsv4_kernels.mhc_pre_post._kernel import _collapse_kernel, _mix_kernel
 from dsv4_kernels.mhc_pre_post._launch import COLLAPSE, COLLAPSE_FEW, FEW_TOKENS, MIX, MIX_FEW, SPREAD
+from dsv4_kernels.mhc_pre_post.many import is_many, many
 from dsv4_kernels.norm_quant.triton_op import rms_norm
 from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace
@@ -36,6 +37,11 @@ def mhc_pre(
 ) -> None:
     """See :func:`dsv4_kernels.mhc_pre_post.mhc_pre_reference`; four streams."""
     _check_mixes(x, fn, PRE_MIXES)
+    _check_out(x, out, norm, normed)
+    if is_many(x):
+        many(x, None, None, None, fn, base, scale, out, post, comb, rms_eps, hc_eps, iters)
+        _norm(out, norm, rms_eps, normed)
+        return
     mixed = _mix(x, fn, PRE_MIXES, None, None, None)
     _collapse(x, base, scale, out, post, comb, mixed, rms_eps, hc_eps, iters, norm, normed)
 
@@ -58,6 +64,7 @@ def mhc_head(
 ) -> None:
     """See :func:`dsv4_kernels.mhc_pre_post.mhc_head_reference`; four streams."""
     _check_mixes(x, fn, STREAMS)
+    _check_out(x, out, None, None)
     mixed = _mix(x, fn, STREAMS, None, None, None)
     _collapse(x, base, scale, out, None, None, mixed, rms_eps, hc_eps, 0)
 
@@ -83,6 +90,11 @@ def mhc_post_pre(
     """See :func:`dsv4_kernels.mhc_pre_post.mhc_post_pre_reference`; the new mixes may be the old tensors."""
     _check_post(y, post, comb, x)
     _check_mixes(x, fn, PRE_MIXES)
+    _check_out(x, out, norm, normed)
+    if is_many(x):
+        many(x, y, post, comb, fn, base, scale, out, new_post, new_comb, rms_eps, hc_eps, iters)
+        _norm(out, norm, rms_eps, normed)
+        return
     mixed = _mix(x, fn, PRE_MIXES, y, post, comb)
     _collapse(x, base, scale, out, new_post, new_comb, mixed, rms_eps, hc_eps, iters, norm, normed, early=False)
 
@@ -103,6 +115,22 @@ def _check_post(y: torch.Tensor, post: torch.Tensor, comb: torch.Tensor, x: torc
     for name, tensor in (("x", x), ("y", y), ("post", post), ("comb", comb)):
         require(tensor.is_contiguous(), f"{name} is not contiguous")
     require(streams == STREAMS, f"x has {streams} streams, expected {STREAMS}")
+
+
+def _check_out(x: torch.Tensor, out: torch.Tensor, norm: torch.Tensor | None, normed: torch.Tensor | None) -> None:
+    tokens, _, d = x.shape
+    require_shape("out", out, tokens, d)
+    require_unit_stride("out", out)
+    require((norm is None) == (normed is None), "norm and normed go together")
+    if norm is not None and normed is not None:
+        require_shape("norm", norm, d)
+        require_shape("normed", normed, tokens, d)
+        require_unit_stride("normed", normed)
+
+
+def _norm(out: torch.Tensor, norm: torch.Tensor | None, eps: float, normed: torch.Tensor | None) -> None:
+    if norm is not None and normed is not None:
+        rms_norm(out, norm, eps, normed)
 
 
 def _mix(
@@ -184,13 +212,6 @@ def _collapse(
 ) -> None:
     """``early``: the launch before this one only read the streams."""
     tokens, _, d = x.shape
-    require_shape("out", out, tokens, d)
-    require_unit_stride("out", out)
-    require((norm is None) == (normed is None), "norm and normed go together")
-    if norm is not None and normed is not None:
-        require_shape("norm", norm, d)
-        require_shape("normed", normed, tokens, d)
-        require_unit_stride("normed", normed)
     if counted("tokens", tokens) <= FEW_TOKENS:
         _collapse_few(x, base, scale, out, post, comb, mixed, rms_eps, hc_eps, iters, norm, normed, early)
         return
@@ -208,8 +229,7 @@ def _collapse(
         {"COMB": comb is not None, "ITERS": iters, "SPLITS_PAD": triton.next_power_of_2(partial.shape[0])},
         chosen,
     )  # fmt: skip
-    if normed is not None:
-        rms_norm(out, norm, rms_eps, normed)
+    _norm(out, norm, rms_eps, normed)
 
 
 def _collapse_few(

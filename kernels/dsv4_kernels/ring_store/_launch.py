@@ -10,4 +10,5 @@ RING_STORE = LaunchTable(
         "nvidia": (row(config(1, 1, PDL, ROWS=1), rows=256), row(config(4, 1, PDL, ROWS=8))),
         "amd": (row(config(1, ROWS=1), rows=256), row(config(4, ROWS=8))),
     },
+    tuple(config(warps, 1, PDL, ROWS=rows) for warps, rows in ((1, 1), (1, 2), (2, 4), (4, 4), (4, 16), (8, 16))),
 )
