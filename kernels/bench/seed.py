@@ -28,7 +28,19 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
-from seed_plan import Stage, chosen, level_row, markdown, plan_json, step_times, turns
+from seed_plan import (
+    PAGE,
+    SKIPPED,
+    Stage,
+    chosen,
+    level_row,
+    markdown,
+    new_tokens,
+    plan_json,
+    pool_tokens,
+    step_times,
+    turns,
+)
 
 import dsv4lab as lab
 from dsv4lab.checkpoint.synth import write_synthetic
@@ -38,17 +50,10 @@ from dsv4lab.errors import LabError
 from dsv4lab.timeline.records import StepRecord
 from dsv4lab.trace.collectives import arrival_skew
 
-PAGE = 256
 OPEN_S, LEVEL_S = 40.0, 20.0
 """Seconds that have to be left for a stage, or for a level, to begin."""
 
 PATIENCE_S = 240.0
-SKIPPED = 2
-"""Steps of a turn that do not count: the change of plan is among them."""
-
-UNDER_WAY = 20
-"""Steps until those of a turn are known here, which is told ten times a second."""
-
 PROFILED = 6
 
 
@@ -116,7 +121,6 @@ class Bench:
 
     def _stage(self, stage: Stage) -> bool:
         args, most = self._args, max(stage.levels)
-        room = args.isl + self._new_tokens(stage) + PAGE
         began = time.monotonic()
         gpu = args.device != "cpu"
         with lab.open(
@@ -127,7 +131,7 @@ class Bench:
             kv_cache_dtype="fp8",
             plan="off",
             max_running_requests=-(-most // stage.dp),
-            max_total_tokens=-(-most // stage.dp) * -(-room // PAGE) * PAGE + PAGE,
+            max_total_tokens=pool_tokens(stage, args.isl, args.rounds, args.turn),
             chunked_prefill_size=args.chunk,
             patience=Patience(call_s=PATIENCE_S, stall_s=PATIENCE_S),
             **{**stage.fields(), **({} if gpu else {"graphs": False})},
@@ -149,11 +153,6 @@ class Bench:
                     self._profile(stage, client, plan)
         return same
 
-    def _new_tokens(self, stage: Stage) -> int:
-        """So many that no request ends while plans take turns: a change of plan is late by the steps under way."""
-        each = self._args.turn + SKIPPED + UNDER_WAY
-        return len(stage.plans) * self._args.rounds * each * (stage.block + 1)
-
     def _tokens(self, stage: Stage, client: lab.EngineClient) -> bool:
         """Greedy tokens and fingerprints of as many requests as ranks lead groups, at least two, under every plan."""
         n, found = min(max(2, stage.dp), max(stage.levels)), set()
@@ -173,7 +172,7 @@ class Bench:
         unwatch = client.on_step(steps)
         requests = level // stage.dp  # of a group; groups run in rounds
         try:
-            client.start_load(level, prompt_tokens=args.isl, max_new_tokens=self._new_tokens(stage))
+            client.start_load(level, prompt_tokens=args.isl, max_new_tokens=new_tokens(stage, args.rounds, args.turn))
             for plan in turns(stage.plans, args.rounds):
                 client.set_plan(plan)
                 times[plan].append(steps.turn(plan, requests, stage.dp, time.perf_counter_ns(), args.turn))

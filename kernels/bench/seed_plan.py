@@ -18,6 +18,12 @@ NOISE = 0.005
 """At the levels above these a change is a loss only beyond this."""
 
 
+PAGE = 256
+SKIPPED, UNDER_WAY = 2, 20
+"""Steps of a turn that do not count, the change of plan among them; and steps until those of a turn are known, which is
+told ten times a second."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One engine, opened once: its plans take turns at each level.
@@ -80,6 +86,17 @@ def chosen(names: Sequence[str], gpus: int) -> list[Stage]:
 def turns(plans: Sequence[str], rounds: int) -> list[str]:
     """Plans in turn, the order shifted by one from round to round."""
     return [plans[(start + place) % len(plans)] for start in range(rounds) for place in range(len(plans))]
+
+
+def new_tokens(stage: Stage, rounds: int, turn: int) -> int:
+    """New tokens of a request, so many that none ends while plans take turns of ``turn`` steps."""
+    return len(stage.plans) * rounds * (turn + SKIPPED + UNDER_WAY) * (stage.block + 1)
+
+
+def pool_tokens(stage: Stage, isl: int, rounds: int, turn: int) -> int:
+    """Tokens that the pool of an attention group has to hold, with pages to spare for the profile."""
+    pages = -(-(isl + new_tokens(stage, rounds, turn) + PAGE) // PAGE)
+    return (-(-max(stage.levels) // stage.dp) * pages + 1) * PAGE
 
 
 def step_times(steps: Iterable[Any], plan: str, requests: int, skip: int, groups: int = 1) -> list[float]:

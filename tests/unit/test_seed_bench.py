@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from dsv4lab.cli.main import main
 from dsv4lab.config.engine import EngineConfig
 from dsv4lab.config.presets import preset
 from dsv4lab.overlap.plan import resolve_plan
@@ -48,6 +50,18 @@ def test_engines_take_every_stage(seed: ModuleType) -> None:
         assert "auto" not in stage.plans or config.times_plans
         for plan in stage.plans:
             resolve_plan(plan)
+
+
+def test_weights_and_pools_fit_an_h200(seed: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    largest = {(s.preset, s.tp, s.dp): s for s in sorted(seed.STAGES, key=lambda s: seed.pool_tokens(s, 8192, 5, 16))}
+    for stage in largest.values():
+        requests = -(-max(stage.levels) // stage.dp)
+        line = f"memory --preset {stage.preset} --tp-size {stage.tp} --dp-size {stage.dp} --kv-cache-dtype fp8 --json"
+        line += f" --device-memory 141GB --weight-memory auto --max-running-requests {requests}"
+        line += f" --ep-size {stage.dp}" if stage.dp > 1 else ""
+        assert main(line.split()) == 0
+        plan = json.loads(capsys.readouterr().out)
+        assert plan["pages"] * 256 > 1.2 * seed.pool_tokens(stage, 8192, 5, 16), stage.name
 
 
 def test_stages_are_chosen_by_what_is_there(seed: ModuleType) -> None:
