@@ -58,10 +58,10 @@ ROWS: Mapping[str, Rows] = {
     "rope_table": Rows(("positions", "out")),
     "rotate": Rows(("x", "cos", "sin")),
     "inverse_rope_quant": Rows(("o", "cos", "sin", "codes", "scales")),
-    "mhc_pre": Rows(_MIXES),
+    "mhc_pre": Rows(_MIXES, cases=("small-5", "small-20", "float32")),
     "mhc_post": Rows(("y", "post", "comb", "x")),
     "mhc_head": Rows(("x", "out")),
-    "mhc_post_pre": Rows(_POST),
+    "mhc_post_pre": Rows(_POST, cases=("small-5", "small-20")),
     "mhc_pre_norm": Rows((*_MIXES, "normed")),
     "mhc_post_pre_norm": Rows((*_POST, "normed")),
     "moe_gemm": Rows(_EXPERTS, cases=("small-40",)),  # wide enough for matrix tiles
