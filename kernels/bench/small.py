@@ -34,6 +34,7 @@ from dsv4_kernels.registry import Arguments, spec
 from dsv4_kernels.target import forced_target, target_of
 from dsv4_kernels.testing.compare import check_arguments, clone, distance, run
 from dsv4_kernels.testing.inputs import Inputs
+from run import machine_facts
 from small_choice import choice_points, holds
 from small_points import CANDIDATES, Point, fits, points
 
@@ -175,7 +176,8 @@ def rows_of(point: Point, gate: bool) -> Iterator[dict[str, Any]]:
     """One row per trial; after a red gate there is that row alone."""
     device, kernel = torch.device("cuda"), spec(point.kernel)
     arguments = point.build(Inputs(device, 1))
-    head = {"op": point.op, "kernel": point.kernel, "label": point.label, "tokens": point.tokens, "gate": "green"}
+    of = {"op": point.op, "kernel": point.kernel, "label": point.label, "tokens": point.tokens}
+    head = {"machine": machine_facts(), **of, "gate": "green"}
     if gate and sum(v.numel() for v in arguments.values() if isinstance(v, torch.Tensor)) < 2**30:
         verdict = check_arguments(kernel, point.label, arguments, kernel.wrapper())
         if not verdict.passes:

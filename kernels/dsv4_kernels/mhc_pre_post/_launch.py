@@ -73,13 +73,13 @@ def _many(warps: int, tokens: int, columns: int, width: int, stages: int, lag: i
 
 MANY = LaunchTable(
     "mhc_many",
-    {"sm_90": (row(_many(8, 128, 64, 1024, 4, 8), spread=0), row(_many(8, 64, 128, 1024, 3, 12)))},
+    {"sm_90": (row(_many(4, 64, 64, 512, 4, 12, 512), spread=0), row(_many(8, 64, 128, 1024, 3, 12)))},
     (
         _many(8, 128, 64, 1024, 3, 12),
         _many(8, 128, 64, 512, 4, 8),
         _many(8, 128, 128, 1024, 3, 4),
         _many(4, 64, 64, 1024, 4, 12, 512),
-        _many(4, 64, 64, 512, 4, 12, 512),
+        _many(8, 128, 64, 1024, 4, 8),
         _many(8, 64, 128, 1024, 2, 12),
         _many(8, 64, 128, 512, 3, 8),
         _many(8, 64, 128, 1024, 3, 6),
