@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,9 @@ from dsv4lab.engine.penalties import TokenHistory
 from dsv4lab.engine.sampler import checked, likeliest, sample
 from dsv4lab.engine.step import Chunk
 
+if TYPE_CHECKING:
+    from dsv4lab.engine.protocol import ForwardResult
+
 Rows = NDArray[np.float32]
 
 
@@ -23,6 +27,10 @@ class Likeliest:
 
     tokens: NDArray[np.int64]
     logits: NDArray[np.float32]
+
+    def checked(self, first: int, end: int) -> list[int]:
+        """Tokens of rows ``first`` to ``end``. Raises :class:`EngineError` if a logit of theirs is not finite."""
+        return [checked(int(self.tokens[row]), float(self.logits[row])) for row in range(first, end)]
 
 
 class Chooser:
@@ -42,14 +50,13 @@ class Chooser:
         """The next token of every chunk that samples, from ``logits`` ``[chunks, vocab]``; None for the others."""
         return [self._next(chunk, row) if chunk.samples else None for chunk, row in zip(chunks, logits, strict=True)]
 
-    def greedy(self, chunks: Sequence[Chunk], best: Likeliest) -> list[int | None] | None:
-        """As :meth:`choose`, from the largest of each row alone; None if a chunk needs more than that of its row."""
-        if any(chunk.samples and not _needs_no_row(chunk) for chunk in chunks):
-            return None
-        return [
-            checked(int(token), float(logit)) if chunk.samples else None
-            for chunk, token, logit in zip(chunks, best.tokens, best.logits, strict=True)
-        ]
+    def next(self, chunks: Sequence[Chunk], result: ForwardResult, first: int = 0) -> list[int | None]:
+        """As :meth:`choose`, from a forward's rows from ``first`` on, which are read only if a chunk needs them."""
+        best, end = result.likeliest, first + len(chunks)
+        if best is None or any(chunk.samples and not _needs_no_row(chunk) for chunk in chunks):
+            return self.choose(chunks, np.asarray(result.logits, dtype=np.float32)[first:end])
+        rows = zip(chunks, range(first, end), strict=True)
+        return [best.checked(row, row + 1)[0] if chunk.samples else None for chunk, row in rows]
 
     def history(self, chunk: Chunk) -> TokenHistory | None:
         """What the penalties of the chunk's request count, up to its last known token; None if it has none."""
@@ -69,6 +76,11 @@ class Chooser:
             self._fingerprints.note(chunk, row)
             if spec.sampling.logprobs is not None:
                 self._logprobs.note(spec.request_id, row, token, spec.sampling.logprobs)
+
+    def note_rows(self, chunk: Chunk, result: ForwardResult, first: int, tokens: Sequence[int]) -> None:
+        """As :meth:`note`, of a forward's rows from ``first`` on, which are read only if the request wants them."""
+        if _wants_rows(chunk):
+            self.note(chunk, np.asarray(result.logits, dtype=np.float32)[first : first + len(tokens)], tokens)
 
     def take_logprobs(self, request_ids: Sequence[int]) -> tuple[tuple[int, TokenLogprobs], ...]:
         """For new tokens of these requests, in order: the places of those with log-probabilities, and these."""
@@ -93,5 +105,8 @@ class Chooser:
 
 def _needs_no_row(chunk: Chunk) -> bool:
     params = chunk.spec.sampling
-    plain = params.greedy and params.untouched
-    return plain and params.logprobs is None and not chunk.spec.fingerprints
+    return params.greedy and params.untouched and not _wants_rows(chunk)
+
+
+def _wants_rows(chunk: Chunk) -> bool:
+    return chunk.spec.sampling.logprobs is not None or chunk.spec.fingerprints

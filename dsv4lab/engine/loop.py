@@ -6,9 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dsv4lab.engine.choice import Chooser
 from dsv4lab.engine.messages import Failed, Finished, Progress, failure
 from dsv4lab.engine.protocol import ForwardResult, ModelRunner
@@ -108,10 +105,7 @@ class EngineLoop:
             return self._run_speculatively(speculator, decoding, step.chunks[len(decoding) :])
         items = _items(step.chunks)
         result = self._runner.forward(items, step.forward)
-        best = result.likeliest
-        chosen = None if best is None else self._chooser.greedy(step.chunks, best)
-        if chosen is None:
-            chosen = self._chooser.choose(step.chunks, np.asarray(result.logits, dtype=np.float32))
+        chosen = self._chooser.next(step.chunks, result)
         self._check_live(step.chunks, [len(c.tokens) for c in step.chunks])
         if speculator is not None:
             speculator.observe_prefill(items, _following(step.chunks, chosen))
@@ -131,8 +125,8 @@ class EngineLoop:
         """A verify step of the decoding requests, with the prefill chunks of others in the same forward."""
         first: list[int | None] = []
 
-        def following(logits: NDArray[np.float32]) -> list[int]:
-            first.extend(self._chooser.choose(prefill, logits))
+        def following(result: ForwardResult, row: int) -> list[int]:
+            first.extend(self._chooser.next(prefill, result, row))
             return _following(prefill, first)
 
         requests = [
@@ -140,10 +134,8 @@ class EngineLoop:
             for c, item in zip(decoding, _items(decoding), strict=True)
         ]
         tokens, result = speculator.step(requests, _items(prefill), following)
-        wide = len(requests) * (speculator.drafts + 1)
-        rows = np.asarray(result.logits, dtype=np.float32)[:wide].reshape(len(requests), speculator.drafts + 1, -1)
-        for chunk, new, logits in zip(decoding, tokens, rows, strict=True):
-            self._chooser.note(chunk, logits[: len(new)], new)
+        for at, (chunk, new) in enumerate(zip(decoding, tokens, strict=True)):
+            self._chooser.note_rows(chunk, result, at * (speculator.drafts + 1), new)
         self._check_live([*decoding, *prefill], [*map(len, tokens), *(len(c.tokens) for c in prefill)])
         return [*tokens, *first], result
 

@@ -20,7 +20,7 @@ from dsv4lab.spec.draft import Anchor, Committed, Drafter, greedy_choice
 from dsv4lab.spec.stats import AcceptanceStats
 from dsv4lab.spec.verify import block_verify, chain_verify, draw, greedy_verify
 
-Following = Callable[[NDArray[np.float32]], Sequence[int]]
+Following = Callable[[ForwardResult, int], Sequence[int]]
 
 METHODS = {"chain": chain_verify, "block": block_verify}
 COUPLED = "coupled"
@@ -87,15 +87,15 @@ class Speculator:
 
     def decode(self, requests: Sequence[DraftRequest]) -> tuple[list[tuple[int, ...]], ForwardResult]:
         """One step: per request the new tokens, 1 to ``drafts + 1``, of which all but the last are in the pool now."""
-        return self.step(requests, (), lambda logits: ())
+        return self.step(requests, (), lambda result, row: ())
 
     def step(
         self, requests: Sequence[DraftRequest], prefill: Sequence[BatchItem], following: Following
     ) -> tuple[list[tuple[int, ...]], ForwardResult]:
         """As :meth:`decode`, with prefill chunks of other requests in the same forward.
 
-        ``following`` is given the logits of the chunks' last tokens and tells the token after each chunk. The result
-        has the rows of all verified tokens first, then those.
+        The result has the rows of all verified tokens first, then one of each chunk's last token; ``following`` is
+        given it and the first of those rows, and tells the token after each chunk.
         """
         drafts, chosen = self._draft(requests)
         items = [
@@ -109,13 +109,11 @@ class Speculator:
         width = self.drafts + 1
         wide = width * len(items)
         hidden = self._runner.hidden_rows(wide + sum(len(item.tokens) for item in prefill))
-        rows = result.logits.numpy()
-        logits = rows[:wide].reshape(len(items), width, -1)
         tokens = [
-            self._accept(r, logits[i], drafts[i], [chosen.get((i, p)) for p in range(self.drafts)])
+            self._accept(r, result, i * width, drafts[i], [chosen.get((i, p)) for p in range(self.drafts)])
             for i, r in enumerate(requests)
         ]
-        chunks = _chunks(prefill, following(rows[wide:]), hidden[wide:])
+        chunks = _chunks(prefill, following(result, wide), hidden[wide:])
         self._observe([*self._commit(items, tokens, hidden[:wide]), *chunks])
         return tokens, result
 
@@ -145,10 +143,18 @@ class Speculator:
     def _accept(
         self,
         request: DraftRequest,
-        logits: NDArray[np.float32],
+        result: ForwardResult,
+        first: int,
         drafts: Sequence[int],
         draft_rows: Sequence[NDArray[np.float64] | None],
     ) -> tuple[int, ...]:
+        """What stands of ``drafts`` and the token after that, by the rows of the forward from ``first`` on."""
+        end = first + len(drafts) + 1
+        if result.likeliest is not None and request.sampling.greedy and request.sampling.untouched:
+            tokens = greedy_verify(result.likeliest.checked(first, end), drafts)
+            self.stats.count(len(tokens) - 1)
+            return tokens
+        logits = result.logits.numpy()[first:end]
         if request.sampling.greedy:
             rows = (request.logits(row, drafts[:i]) for i, row in enumerate(logits))
             tokens = greedy_verify([likeliest(row) for row in rows], drafts)
