@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import StatisticsError, correlation
 
 from dsv4lab.tuning.knobs import KnobSpace, Setting
 from dsv4lab.tuning.paired import Verdict
 from dsv4lab.tuning.search.log import Decision
 from dsv4lab.tuning.search.outcome import NOTHING_BETTER, Level, SearchResult
+from dsv4lab.tuning.search.runner import Progress, Tell
 from dsv4lab.units import percent_text
 
 SHOWN = 8
@@ -17,6 +18,19 @@ BEST_COLUMNS = ("setting", "forecast", "Δ TPOT", "pairs", "verdict")
 FRONT_COLUMNS = ("setting", "TPOT ms", "tokens/s")
 
 Rows = list[tuple[str, ...]]
+
+
+def told_once(say: Callable[[str], object] = print) -> Tell:
+    """A ``tell`` of a search that says each thing as it begins, once, with how far the search is and what is left."""
+    told: set[str] = set()
+
+    def tell(now: Progress) -> None:
+        if now.text not in told:
+            told.add(now.text)
+            left = "" if now.left_s is None else f", {now.left_s:.0f} s left"
+            say(f"{now.done} of {now.total}{left}: {now.text}")
+
+    return tell
 
 
 def level_rows(result: SearchResult) -> Rows:
