@@ -32,21 +32,23 @@ class Ahead:
         self.hits = 0
         self._geometry = geometry
         self._derive = derive
+        self._now: Sequence[BatchItem] = ()
         self._places: Places = ()
         self._derived: Derived | None = None
 
-    def expect(self, items: Sequence[BatchItem]) -> None:
-        """The present step decodes ``items``, or none: derive the one behind it, if their pages have room for it."""
-        self._derived = None
-        if not items or any(len(i.tokens) != 1 or self._geometry.pages_for(i.start + 2) > len(i.pages) for i in items):
-            return
-        following = [replace(item, start=item.start + 1) for item in items]
-        self._places, self._derived = _places(following), self._derive(following)
+    def expect(self) -> None:
+        """The step that :meth:`take` was last asked for runs: derive the one behind it, if its pages have room."""
+        if any(self._geometry.pages_for(i.start + 2) > len(i.pages) for i in self._now):
+            self._now = ()
+        if self._now:
+            following = [replace(item, start=item.start + 1) for item in self._now]
+            self._places, self._derived = _places(following), self._derive(following)
 
     def take(self, items: Sequence[BatchItem]) -> Derived | None:
-        """What was derived for exactly these items, now with their tokens; it is handed out once."""
+        """What was derived for exactly these items, now with their tokens; none: another kind of step comes."""
         derived, self._derived = self._derived, None
-        if derived is None or any(len(i.tokens) != 1 for i in items) or _places(items) != self._places:
+        self._now = items if all(len(i.tokens) == 1 for i in items) else ()
+        if derived is None or not self._now or _places(items) != self._places:
             return None
         self.hits += 1
         tokens = torch.tensor([item.tokens[0] for item in items])

@@ -83,8 +83,8 @@ class Runner:
         held = layout.experts(model) if layout.ep_size > 1 else None
         take_there(tensors, self.place)
         self.weights = build_weights(local, tensors, Experts(held, config.shared_expert_fusion))
-        capacity = max(config.chunked_prefill_size, config.max_running_requests * config.verify_tokens)
-        self.arena = Arena(capacity, self.place.device)
+        self._most_rows = config.max_running_requests * config.verify_tokens  # more are whole prompts': to the host
+        self.arena = Arena(max(config.chunked_prefill_size, self._most_rows), self.place.device)
         self._taps = taps
         self._programs = Programs(
             local, self.place.ops, self.arena, self.pool, self._list, parallel, late_sides=device is not None
@@ -95,7 +95,6 @@ class Runner:
         self._streams: Streams = SerialStreams()
         self.gpu: DeviceRuns | None = None
         self.ahead = Ahead(self.geometry, self._derived)
-        self._decoded: Sequence[BatchItem] = ()
         if device is None:
             self.set_streams(config.streams, config.hw_queues, config.queue_policy, config.intra_op_threads)
         else:
@@ -217,8 +216,7 @@ class Runner:
         Raises :class:`PoolError` for items that the pool cannot hold, before any other rank hears of them.
         """
         wide = len(items) if all_rows else wide_items
-        self._decoded = items if self.gpu is not None and mode == "decode" and not wide else ()
-        known = self.ahead.take(items) if self._decoded else None
+        known = self.ahead.take(items if self.gpu is not None and mode == "decode" and not wide else ())
         meta = build_metadata(self.geometry, self.model.index_topk, items, mode) if known is None else known.meta
         rows = meta.last_rows
         if wide:
@@ -236,9 +234,10 @@ class Runner:
             record = self._start(shape)
             tokens, outputs = (shape.tokens, shape.outputs) if self.gpu is None else self.gpu.asked(shape)
             selection = None if self._tap is None else self._tap.take(tokens)
-            logits = logits_view(self._programs.builder(shape))[:outputs].clone()
-            self.ahead.expect(self._decoded)
-            return ForwardResult(logits, record(), selection, on_gpu=self.gpu is not None)
+            logits = logits_view(self._programs.builder(shape))[:outputs]
+            rows = logits.clone() if outputs <= self._most_rows else logits.to("cpu", copy=True)
+            self.ahead.expect()
+            return ForwardResult(rows, record(), selection, on_gpu=self.gpu is not None)
 
     def idle_forward(self) -> RunRecord | None:
         """Take part in the peers' forward without tokens of one's own; None if no peer has any."""
