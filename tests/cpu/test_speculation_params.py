@@ -37,7 +37,8 @@ class ToyRunner:
 
     def forward(self, items: Sequence[BatchItem], mode: str, *, all_rows: bool) -> Any:
         assert (mode, all_rows) == ("decode", True)
-        return SimpleNamespace(likeliest=None, logits=torch.from_numpy(TARGET[[t for item in items for t in item.tokens]]))
+        rows = TARGET[[t for item in items for t in item.tokens]]
+        return SimpleNamespace(likeliest=None, logits=torch.from_numpy(rows))
 
     def hidden_rows(self, tokens: int) -> torch.Tensor:
         return torch.zeros(tokens, 1, 1)
