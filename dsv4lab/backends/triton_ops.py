@@ -192,10 +192,13 @@ def _ours(tokens: int, weight: Tensor) -> bool:
 
 
 def _product(x: Tensor, weight: Tensor, out: Tensor) -> None:
-    """``out = x @ weight.T`` with float32 sums; ``out`` may be float32 where the operands are bf16."""
+    """``out = x @ weight.T`` with float32 sums; ``out`` may be float32 where the operands are bf16.
+
+    That is CUDA's library's alone: elsewhere, under Triton's interpreter too, such a product is our kernel's.
+    """
     if not invariant.active() and (weight.dtype is not torch.bfloat16 or x.dtype is not torch.bfloat16):
         torch.mm(x.to(weight.dtype), weight.t(), out=out)
-    elif _ours(x.shape[0], weight) or (out.dtype is torch.float32 and torch.version.hip is not None):
+    elif _ours(x.shape[0], weight) or (out.dtype is torch.float32 and (x.is_cpu or torch.version.hip is not None)):
         kernel("bf16_gemm")(x, weight, out)
     elif out.dtype is torch.float32:
         torch.mm(x, weight.t(), out_dtype=torch.float32, out=out)
