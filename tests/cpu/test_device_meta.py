@@ -5,6 +5,7 @@ mixes devices. Launches are noted instead of made, and the device is a recorded 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -43,15 +44,8 @@ def devices_of(launches: list[Launch]) -> set[torch.device]:
     return {value.device for value in values if isinstance(value, torch.Tensor)}
 
 
-def items(count: int, start: int, tokens: int) -> list[BatchItem]:
-    pages = [tuple(range(1 + s * PAGES, 1 + (s + 1) * PAGES)) for s in range(count)]
-    return [BatchItem(s + 1, pages[s], start, (5,) * tokens) for s in range(count)]
-
-
-@pytest.mark.parametrize(("rows", "keys"), [("bf16", "bf16"), ("fp8", "fp8"), ("bf16", "fp4")])
-@pytest.mark.usefixtures("on_meta")
-def test_forwards_and_captures_wait_for_nothing(rows: str, keys: str) -> None:
-    config = EngineConfig(
+def demo(rows: str, keys: str, **more: Any) -> EngineConfig:
+    return EngineConfig(
         "demo",
         device="cuda",
         dtype="bfloat16",
@@ -60,9 +54,20 @@ def test_forwards_and_captures_wait_for_nothing(rows: str, keys: str) -> None:
         max_total_tokens=4 * PAGES * 256,
         kv_cache_dtype=rows,
         index_cache_dtype=keys,
-        plan="cuda+moe",
         verify_tokens=3,
+        **more,
     )
+
+
+def items(count: int, start: int, tokens: int) -> list[BatchItem]:
+    pages = [tuple(range(1 + s * PAGES, 1 + (s + 1) * PAGES)) for s in range(count)]
+    return [BatchItem(s + 1, pages[s], start, (5,) * tokens) for s in range(count)]
+
+
+@pytest.mark.parametrize(("rows", "keys"), [("bf16", "bf16"), ("fp8", "fp8"), ("bf16", "fp4")])
+@pytest.mark.usefixtures("on_meta")
+def test_forwards_and_captures_wait_for_nothing(rows: str, keys: str) -> None:
+    config = demo(rows, keys, plan="cuda+moe")
     with recorded() as launches, torch.inference_mode():
         runner = Runner(MODEL, synthetic_weights(MODEL, 0, torch.bfloat16), config, device=FakeDevice())
         gpu = runner.gpu
@@ -125,19 +130,7 @@ def test_batch_invariant_forwards_launch_the_same_for_any_batch(
     place = Placement(invariant_ops(), META, torch.bfloat16)
     monkeypatch.setattr("dsv4lab.engine.runner.place_of", lambda config: place)
     monkeypatch.setattr("dsv4lab.engine.runner.room_for", lambda tensors, place: None)
-    config = EngineConfig(
-        "demo",
-        device="cuda",
-        dtype="bfloat16",
-        weights="stored",
-        max_running_requests=4,
-        max_total_tokens=4 * PAGES * 256,
-        kv_cache_dtype=rows,
-        index_cache_dtype=keys,
-        graphs=False,
-        verify_tokens=3,
-        batch_invariant=True,
-    )
+    config = demo(rows, keys, graphs=False, batch_invariant=True)
 
     def shaped(batch: list[BatchItem], mode: Mode) -> list[object]:
         with recorded() as launches, torch.inference_mode():
