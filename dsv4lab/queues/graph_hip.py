@@ -86,11 +86,13 @@ def _reduced(lanes: Sequence[int], after: Sequence[tuple[int, ...]]) -> list[tup
     out: list[tuple[int, ...]] = []
     for i, (lane, edges) in enumerate(zip(lanes, cross, strict=True)):
         before = last.get(lane)
-        if before is None or any(clocks[d].get(lane, -1) >= before for d in edges):
+        last[lane] = i
+        if not edges:
+            out.append(() if before is None else (before,))
+        elif before is None or any(clocks[d].get(lane, -1) >= before for d in edges):
             out.append(edges)
         else:
-            out.append((*edges, before) if edges else (before,))
-        last[lane] = i
+            out.append((*edges, before))
     return out
 
 

@@ -32,7 +32,7 @@ class Packets:
 
 def lower(workload: Workload, layout: Layout, machine: Machine) -> Packets:
     """Write the packets of ``workload`` into the rings of ``layout``."""
-    queue = tuple(layout.queue_of_lane[k] for k in layout.lanes)
+    queue = tuple(map(layout.queue_of_lane.__getitem__, layout.lanes))
     rings: list[list[int]] = [[] for _ in range(layout.queues)]
     for i, q in enumerate(queue):
         rings[q].append(i)
@@ -45,7 +45,7 @@ def lower(workload: Workload, layout: Layout, machine: Machine) -> Packets:
         tuple(map(tuple, rings)),
         queue,
         tuple(waits),
-        tuple(-(-len(w) // size) for w in waits),
+        tuple([-(-len(w) // size) if w else 0 for w in waits]),
         tuple(_barrier_bits(layout, queue, machine.runtime.barrier_elision and not workload.graphs)),
         ready,
         extra,
