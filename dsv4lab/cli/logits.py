@@ -85,7 +85,9 @@ def _load(args: argparse.Namespace, tokens: int, largest: int) -> Runner:
     from dsv4lab.engine.api import engine_config
     from dsv4lab.engine.placement import DTYPES as TORCH_DTYPES
     from dsv4lab.engine.runner import Runner
+    from dsv4lab.engine.warm import warm_cpu_loops
 
+    warm_cpu_loops()
     name = args.preset if args.checkpoint is None else str(args.checkpoint)
     model = model_config(name)
     check_tokens(model, args.tokens)

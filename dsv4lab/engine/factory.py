@@ -60,7 +60,7 @@ def build(
     weights = _weights(config, model, _percent(config.model, stage), _parts(layout, model))
     if config.device == "cpu" and config.dtype == "float32":
         stage("loading compiled loops")
-        warm_cpu_loops()
+        warm_cpu_loops(stage)
     stage("building the model")
     taps = target_taps(model, kind)
     if seat is not None and layout.tp_rank == 0:

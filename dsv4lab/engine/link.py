@@ -12,6 +12,7 @@ from types import MethodType
 from typing import Any, TypeVar
 
 from dsv4lab.config.engine import EngineConfig
+from dsv4lab.engine.loop_store import announce
 from dsv4lab.engine.messages import Answer, Call, Message, Progress, Ready, Reply, Steps
 from dsv4lab.engine.session import Session
 from dsv4lab.env import VARIABLES, rank_environ
@@ -100,8 +101,13 @@ class Link:
                 config.to_json(), worker_environ(config, environ), self._arguments, self._on_event, self._on_end
             )
             fractions = iter(_BOOT_FRACTIONS)
+
+            def on_stage(stage: str) -> None:
+                announce(stage)
+                tell(next(fractions, 0.9), stage)
+
             try:
-                ready = session.ready(self.patience.start_s, lambda stage: tell(next(fractions, 0.9), stage))
+                ready = session.ready(self.patience.start_s, on_stage)
             except BaseException as error:
                 session.kill()
                 self._down = error if isinstance(error, LabError) else WorkerDiedError("the start was interrupted")

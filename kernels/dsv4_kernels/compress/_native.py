@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from dsv4_kernels.native import native
+from dsv4_kernels.native import native, native_part
 
 
 @native
@@ -50,7 +50,7 @@ def carry(ks, state, src, dst):
             state[dst[i], j] = ks[src[i], j]
 
 
-@native
+@native_part
 def _pool(keys, scores, entry):
     width, d = keys.shape
     for j in range(d):
@@ -65,7 +65,7 @@ def _pool(keys, scores, entry):
         entry[j] = value / total
 
 
-@native
+@native_part
 def _finish(entry, norm_weight, position, frequencies, eps, out):
     d, half = entry.shape[0], frequencies.shape[0]
     squares = np.float32(0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dsv4_kernels.native import native
+from dsv4_kernels.native import native, native_part
 
 
 @native
@@ -14,7 +14,7 @@ def topk(scores, visible, k, out):
         pick(scores[t].copy(), max(0, min(visible[t], scores.shape[1])), k, out[t])
 
 
-@native
+@native_part
 def pick(scores, seen, k, out):
     """The ``min(k, seen)`` best of ``scores[:seen]`` in ascending order, -1 padded; NaN in ``scores`` become -inf."""
     out[:] = -1
@@ -26,7 +26,7 @@ def pick(scores, seen, k, out):
     for e in range(seen):
         if scores[e] != scores[e]:
             scores[e] = lowest
-    bound = np.partition(scores[:seen], seen - k)[seen - k]
+    bound = _ranked(scores[:seen].copy(), seen - k)
     ties = k
     for e in range(seen):
         if scores[e] > bound:
@@ -42,7 +42,32 @@ def pick(scores, seen, k, out):
             place += 1
 
 
-@native
+@native_part
+def _ranked(values, place):
+    """What sorting would put at ``place``, by quickselect; ``values``, which hold no NaN, are reordered."""
+    first, last = 0, values.shape[0] - 1
+    while first < last:
+        pivot = values[(first + last) // 2]
+        i, j = first, last
+        while i <= j:
+            while values[i] < pivot:
+                i += 1
+            while values[j] > pivot:
+                j -= 1
+            if i <= j:
+                values[i], values[j] = values[j], values[i]
+                i += 1
+                j -= 1
+        if place <= j:
+            last = j
+        elif place >= i:
+            first = i
+        else:
+            break
+    return values[place]
+
+
+@native_part
 def score(q, weights, keys, page_table, per_page, seen, out):
     """Scores of a token's first ``seen`` entries, whose keys lie in the pages of ``page_table``."""
     heads, d = q.shape

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from dsv4_kernels.native import native
+from dsv4_kernels.native import native, native_part
 
 
 @native
@@ -70,7 +70,7 @@ def spread(y, post, comb, x):
                 x[t, i, j] = value
 
 
-@native
+@native_part
 def _inverse_rms(x, eps):
     n, d = x.shape
     squares = np.float32(0.0)
@@ -80,7 +80,7 @@ def _inverse_rms(x, eps):
     return np.float32(1.0) / math.sqrt(squares / np.float32(n * d) + eps)
 
 
-@native
+@native_part
 def _collapse(x, mix, out):
     n, d = x.shape
     for j in range(d):
@@ -90,7 +90,7 @@ def _collapse(x, mix, out):
             out[j] += mix[i] * x[i, j]
 
 
-@native
+@native_part
 def _rows(c, eps):
     n = c.shape[0]
     for i in range(n):
@@ -102,7 +102,7 @@ def _rows(c, eps):
             c[i, j] *= total
 
 
-@native
+@native_part
 def _columns(c, eps):
     n = c.shape[0]
     for j in range(n):

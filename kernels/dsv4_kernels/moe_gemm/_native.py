@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from dsv4_kernels.native import native
+from dsv4_kernels.native import native, native_part
 
 
 @native
@@ -33,7 +33,7 @@ def mlp(x, w13, w2, limit, out):
         _add(a, w2, out[t])
 
 
-@native
+@native_part
 def _hidden(x, w13, limit, weight, a):
     inter, d = a.shape[0], x.shape[0]
     for j in range(inter):
@@ -46,7 +46,7 @@ def _hidden(x, w13, limit, weight, a):
         a[j] = weight * gate * max(min(up, limit), -limit)
 
 
-@native
+@native_part
 def _add(a, w2, out):
     for r in range(out.shape[0]):
         total = np.float32(0.0)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from dsv4_kernels.native import native
+from dsv4_kernels.native import native, native_part
 
 
 @native
@@ -36,7 +36,7 @@ def kv_norm_rope(kv, weight, cos, sin, eps, out, rows):
         _rotate(row, cos[t], sin[t])
 
 
-@native
+@native_part
 def _inverse_rms(row, eps):
     d = row.shape[0]
     squares = np.float32(0.0)
@@ -45,7 +45,7 @@ def _inverse_rms(row, eps):
     return np.float32(1.0) / math.sqrt(squares / np.float32(d) + eps)
 
 
-@native
+@native_part
 def _rotate(row, cos, sin):
     half = cos.shape[0]
     first = row.shape[0] - 2 * half

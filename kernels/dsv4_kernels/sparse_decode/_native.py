@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from dsv4_kernels.native import native
+from dsv4_kernels.native import native, native_part
 
 
 @native
@@ -47,7 +47,7 @@ def attend(q, pool, indices, indptr, sink, scale, out):
                         out[t, h, j] += weight * pool[row, j]
 
 
-@native
+@native_part
 def _weigh(p, top, sink):
     """Logits to shares, in place; the sink takes its own."""
     bound = max(top, sink)
