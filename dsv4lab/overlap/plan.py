@@ -193,13 +193,20 @@ SIDE = OverlapPlan(
 )
 """All that reads the layer's input beside Q/KV on one side stream, its products in one GEMM where that is fused."""
 
+QUERY = OverlapPlan(
+    "query",
+    (Rule("q_b", "side1", layers="csa"), Rule("qk_norm_rope*", "side1", layers="csa")),
+)
+"""The attention's query, keys and values beside the indexer, which stays on ``main``: of the two chains that sparse
+attention waits for, the shorter one moves."""
+
 SIDE_GEMM = "compressor.side_gemm"
 """Fused op: the GEMMs of both compressors and of the index weights, which share their input."""
 
 UNFUSED = OverlapPlan("unfused", (), (SIDE_GEMM,))
 """As ``off``, the fused GEMM taken apart: the serial program of engines that do not fuse it."""
 
-PRESETS: dict[str, OverlapPlan] = {p.name: p for p in (OFF, HIP, CUDA, MOE, SIDE, UNFUSED)}
+PRESETS: dict[str, OverlapPlan] = {p.name: p for p in (OFF, HIP, CUDA, MOE, SIDE, QUERY, UNFUSED)}
 
 AUTO = OverlapPlan("auto")
 """No plan but a wish: on a GPU, the preset that is measured to be fastest, batch bucket by batch bucket."""

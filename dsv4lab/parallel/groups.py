@@ -2,7 +2,7 @@
 
 Sums are deterministic. Gloo's are made here, from gathered parts in rank order, so they depend on neither timing nor
 the library's choice of algorithm, and every rank gets the same bits. NCCL's are those of its own all-reduce: the same
-bits on every rank, and from run to run for one topology and library version. **The NCCL paths have never been run.**
+bits on every rank, and from run to run for one topology and library version (two H200s; RCCL has never been run).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dsv4lab.parallel.layout import Layout
 if TYPE_CHECKING:
     from dsv4lab.overlap.arena import Lane
 
+_C10D: Any = dist.distributed_c10d  # torch does not annotate its options
 Tensor = torch.Tensor
 LOOPBACK = "127.0.0.1"
 
@@ -88,7 +89,7 @@ class GlooGroup:
 
 @dataclass(slots=True, eq=False)
 class NcclGroup:
-    """See :class:`Group`; tensors of this process's GPU. Waiting makes the current stream wait, not the host."""
+    """See :class:`Group`; tensors of this process's GPU. Collectives run on the caller's stream, as ops do."""
 
     process_group: Any
     rank: int
@@ -104,21 +105,35 @@ class NcclGroup:
     def all_reduce(self, x: Tensor, lane: Lane) -> None:
         """See :meth:`Group.all_reduce`."""
         with _told(f"all_reduce of {self.name}"):
-            self.process_group.allreduce([x]).wait()
+            _joined(self.process_group.allreduce([x], _in_place(_C10D.AllreduceOptions())))
 
     def all_gather(self, x: Tensor, out: Tensor) -> None:
         """See :meth:`Group.all_gather`."""
         with _told(f"all_gather of {self.name}"):
-            self.process_group._allgather_base(out.view(-1), x.view(-1)).wait()
+            options = _in_place(_C10D.AllgatherOptions())
+            _joined(self.process_group._allgather_base(out.view(-1), x.view(-1), options))
 
     def reduce_scatter(self, x: Tensor, out: Tensor, lane: Lane) -> None:
         """See :meth:`Group.reduce_scatter`."""
         with _told(f"reduce_scatter of {self.name}"):
-            self.process_group._reduce_scatter_base(out.view(-1), x.view(-1)).wait()
+            options = _in_place(_C10D.ReduceScatterOptions())
+            _joined(self.process_group._reduce_scatter_base(out.view(-1), x.view(-1), options))
 
     def close(self) -> None:
         """See :meth:`Group.close`."""
         self.process_group.shutdown()
+
+
+def _in_place(options: Any) -> Any:
+    """``options`` of a collective that runs on the caller's stream, not on one that NCCL's group keeps."""
+    options.asyncOp = False
+    return options
+
+
+def _joined(work: Any) -> None:
+    """Have the current stream wait for ``work``; None: it is on that stream."""
+    if work is not None:
+        work.wait()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

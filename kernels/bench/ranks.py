@@ -1,12 +1,12 @@
-"""One rank against several on the same weights: TTFT, TPOT, tokens and distance of log-probabilities.
+"""One rank against several on the same weights: TTFT, TPOT, tokens, distance of log-probabilities, overlap's gains.
 
     python kernels/bench/ranks.py --out FILE                              # two H200s: flash, TP1 against TP2
     python kernels/bench/ranks.py --device cpu --preset tiny --isl 200 --osl 8 --levels 1,2 --out FILE   # a dry run
 
 Weights are random, quantised as released, the same numbers for every number of ranks; ``--num-layers`` is what one
 device holds. Each line of FILE is a JSON object: a measured load (``kind`` load), or a comparison of two (``compare``).
-Load lines have medians over requests in milliseconds. A comparison goes as far as the tokens of a request agree.
-**This has been run on CPUs only.**
+Load lines have medians over requests in milliseconds, and under plan ``auto`` the microseconds of every candidate's
+graph, collectives included, on the slowest rank. A comparison goes as far as the tokens of a request agree.
 """
 
 from __future__ import annotations
@@ -67,9 +67,15 @@ def _measure(tp: int, args: argparse.Namespace, out: IO[str]) -> dict[int, Gener
             found[level] = result
             row = {"kind": "load", "tp": tp, "concurrency_level": level, "isl": args.isl, "osl": args.osl}
             times = {"ttft_ms": result.ttft_ms, "tpot_ms": result.tpot_ms, "tokens_per_s": result.tokens_per_s}
-            _write(out, {**row, **times})
+            _write(out, {**row, **times, "graphs": _graphs(client, level)})
             print(f"TP{tp} level {level}: TTFT {result.ttft_ms:.1f} ms, TPOT {result.tpot_ms:.2f} ms", flush=True)
     return found
+
+
+def _graphs(client: lab.EngineClient, level: int) -> list[dict[str, Any]]:
+    """Under plan ``auto``: what every candidate's graph of ``level`` requests took, on the slowest rank."""
+    taken = (client.status().get("device") or {}).get("auto", [])
+    return [row for row in taken if row["requests"] == level]
 
 
 def _compare(a: GenerateResult, b: GenerateResult) -> dict[str, Any]:

@@ -62,6 +62,8 @@ STAGES = (
     Stage("pro-tp8-block5", "pro", tp=8, block=5, levels=SPECULATED),
     Stage("flash-tp8-block6", "flash", tp=8, block=6, levels=SPECULATED),
     Stage("flash-dp8", "flash", dp=8, plans=("off", "cuda"), levels=(32, 64)),
+    Stage("flash-tp2", "flash", tp=2),
+    Stage("flash-tp2-block5", "flash", tp=2, block=5, levels=SPECULATED),
 )
 """What was asked for, most wanted first: time may end before the last."""
 

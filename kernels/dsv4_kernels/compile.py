@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from dsv4_kernels.launch import Config, Launch, pinned, recorded
+from dsv4_kernels.launch import CARVEOUT, Config, Launch, pinned, recorded
 from dsv4_kernels.registry import Arguments, Case, KernelSpec
 from dsv4_kernels.target import TARGETS, Target, forced_target
 from dsv4_kernels.testing.inputs import Inputs
@@ -178,7 +178,8 @@ def compile_job(job: Job) -> Compiled:
     source = _source(job.launch.kernel)(job.launch.kernel, signature, constants, attributes)
     amd = target.vendor == "amd"
     where = GPUTarget("hip", target.arch, target.wave) if amd else GPUTarget("cuda", int(target.arch[3:]), target.wave)
-    options = {"num_warps": config.num_warps, "num_stages": config.num_stages, **dict(config.options)}
+    given = {name: value for name, value in config.options if name != CARVEOUT}
+    options = {"num_warps": config.num_warps, "num_stages": config.num_stages, **given}
     try:
         built = triton_compile(source, target=where, options=options)
         registers, spills = _amd_registers(built.asm["amdgcn"]) if amd else _nvidia_registers(built, target)

@@ -9,7 +9,9 @@ before both.
 
 from __future__ import annotations
 
+import ctypes
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -28,6 +30,12 @@ PDL: Mapping[str, int] = {"launch_pdl": 1}
 """Option of NVIDIA rows for kernels that wait for their predecessor themselves (their constant ``PDL``): they are
 launched before it ends, which hides most of a launch."""
 
+CARVEOUT = "carveout"
+"""Option of NVIDIA rows: percent of an SM's memory that the kernel prefers as shared memory, the rest being its first
+cache. An SM keeps what the kernel that first came to it asked for, until it is empty: a kernel that needs little
+leaves too little for others beside it, and one whose loads land in that cache suffers from a large share."""
+
+_PREFERRED_CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
 _AMD_ONLY = ("waves_per_eu", "matrix_instr_nonkdim", "kpack", "schedule_hint")
 
 
@@ -226,8 +234,20 @@ def launch(
         run(**values)
         return
     options = {name: value for name, value in config.options if name not in _AMD_ONLY or torch.version.hip}
+    percent = options.pop(CARVEOUT, None)
     with torch.cuda.device(device):
-        run(**values, num_warps=config.num_warps, num_stages=config.num_stages, **options)
+        built = run(**values, num_warps=config.num_warps, num_stages=config.num_stages, **options)
+    if percent is not None:
+        _carve(int(built.function), percent)
+
+
+@cache
+def _carve(function: int, percent: int) -> None:
+    """Have the CUDA function prefer ``percent`` shared memory from its next launch on: once a function."""
+    driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    code = driver.cuFuncSetAttribute(ctypes.c_void_p(function), _PREFERRED_CARVEOUT, percent)
+    if code:
+        raise RuntimeError(f"cuFuncSetAttribute(preferred shared memory carve-out, {percent}) gave CUDA error {code}")
 
 
 def _own(kernel: Any, config: Config) -> dict[str, int]:

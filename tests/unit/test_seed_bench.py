@@ -65,7 +65,7 @@ def test_weights_and_pools_fit_an_h200(seed: ModuleType, capsys: pytest.CaptureF
 
 
 def test_stages_are_chosen_by_what_is_there(seed: ModuleType) -> None:
-    assert [stage.name for stage in seed.chosen([], 4)] == ["flash-tp4"]
+    assert [stage.name for stage in seed.chosen([], 4)] == ["flash-tp4", "flash-tp2", "flash-tp2-block5"]
     assert len(seed.chosen([], 8)) == len(seed.STAGES)
     assert [stage.name for stage in seed.chosen(["flash-tp4"], 8)] == ["flash-tp4"]
     with pytest.raises(ValueError, match="stage pro-tp8 takes 8 GPUs, here are 4"):
