@@ -65,9 +65,7 @@ def check_alike(mine: GenerateResult, theirs: GenerateResult) -> None:
         firsts.append(distance(*pairs[0]))
         agreeing += len(list(takewhile(lambda pair: pair[0].token == pair[1].token, pairs)))
         total += len(pairs)
-    print(
-        f"{agreeing} of {total} tokens before the first that differs; log-probabilities at first within {max(firsts):.3f}"
-    )
+    print(f"{agreeing} of {total} tokens before one that differs; first log-probabilities within {max(firsts):.3f}")
     assert max(firsts) <= NEAR
     assert agreeing >= total // 3
 
