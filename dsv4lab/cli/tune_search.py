@@ -45,7 +45,7 @@ def run_search_command(args: argparse.Namespace, folder: Path) -> int:
         from dsv4lab.engine.devices import choose_device
 
         choose_device(args.device)  # a device that is not here is said before there is a folder
-    alike = None if is_server(args) else _engine(target).program_of
+    engine = None if is_server(args) else _engine(target)
     try:
         with _shown(plan) as tell:
             result = run_search(
@@ -53,10 +53,11 @@ def run_search_command(args: argparse.Namespace, folder: Path) -> int:
                 target,
                 folder,
                 prior=prior,
-                alike=alike,
+                alike=None if engine is None else engine.program_of,
                 tell=tell,
                 resume=args.resume,
                 sharing=_sharing(args, plan, target),
+                aside=lambda: 0.0 if engine is None else engine.compiling_s,
             )
     except (KeyboardInterrupt, EngineError):
         note(f"what was measured so far is kept: the same command with --out {folder} --resume goes on")

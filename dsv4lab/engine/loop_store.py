@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -80,6 +81,21 @@ class LoopStore:
             yield
         finally:
             os.close(fd)
+
+
+class Compiling:
+    """Listens to the stages of starts: how many ``seconds`` went into making the loops on disk, or waiting for them."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds = 0.0
+        self._clock, self._since = clock, math.nan
+
+    def note(self, _fraction: float, stage: str) -> None:
+        """A start has come to ``stage``."""
+        now = self._clock()
+        if not math.isnan(self._since):
+            self.seconds += now - self._since
+        self._since = now if stage in (WAITING, COMPILING) else math.nan
 
 
 def announce(stage: str) -> None:

@@ -12,6 +12,7 @@ from dsv4lab.config import checks
 from dsv4lab.config.engine import MAX_HW_QUEUES, QUEUE_POLICIES, EngineConfig, OverlapSetting
 from dsv4lab.engine.client import EngineClient
 from dsv4lab.engine.devices import gpu_name
+from dsv4lab.engine.loop_store import Compiling
 from dsv4lab.engine.results import GenerateResult, Profile
 from dsv4lab.engine.settings import changed_by
 from dsv4lab.errors import EngineError, UsageError
@@ -99,7 +100,7 @@ class EngineArms:
         *,
         plans: Mapping[str, OverlapSetting] | None = None,
         alive: int = 2,
-        open_engine: OpenEngine = lambda config, environ: EngineClient(config, environ=environ),
+        open_engine: OpenEngine | None = None,
     ) -> None:
         for knob in space.knobs:
             engine_knob(knob.name, knob.values)
@@ -113,9 +114,15 @@ class EngineArms:
             raise UsageError("enable_prefix_cache: both arms of a pair have the same prompts; a search runs without it")
         self._space, self._config, self._plans = space, config, dict(plans or {})
         self._gpu = {} if config.device == "cpu" else {"gpu": gpu_name(config.device)}
-        self._open, self._most_alive = open_engine, alive
+        self._open, self._most_alive = open_engine or self._start, alive
+        self._compiling = Compiling()
         self._lives: dict[Setting, _Life] = {}  # by process knobs, the one used last at the end
         self._started = 0
+
+    @property
+    def compiling_s(self) -> float:
+        """Seconds that starts have spent on the CPU device's loops, which are compiled once on a machine."""
+        return self._compiling.seconds
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -204,6 +211,9 @@ class EngineArms:
         """End the worker processes."""
         while self._lives:
             self._lives.popitem()[1].client.close()
+
+    def _start(self, config: EngineConfig, environ: Mapping[str, str | None]) -> EngineClient:
+        return EngineClient(config, environ=environ, progress=self._compiling.note)
 
     def _make_room(self) -> None:
         while len(self._lives) >= self._most_alive:

@@ -12,7 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from dsv4lab.engine.loop_store import COMPILING, HOMELESS, LOCK, STAMP, WAITING, LoopStore, announce, run_once
+from dsv4lab.engine.loop_store import (
+    COMPILING,
+    HOMELESS,
+    LOCK,
+    STAMP,
+    WAITING,
+    Compiling,
+    LoopStore,
+    announce,
+    run_once,
+)
 
 FILES = ("_native.one-1.py311.nbi", "_native.one-1.py311.1.nbc")
 RACER = f"""
@@ -137,6 +147,15 @@ def test_what_takes_long_is_logged_and_nothing_else(caplog: pytest.LogCaptureFix
     for text in ("loading torch", COMPILING, WAITING, HOMELESS):
         announce(text)
     assert caplog.messages == [COMPILING, WAITING, HOMELESS]
+
+
+def test_seconds_of_compiling_are_told_apart_from_the_rest_of_a_start() -> None:
+    now = 0.0
+    compiling = Compiling(lambda: now)
+    for took, stage in ((2.0, "loading torch"), (1.0, WAITING), (3.0, COMPILING), (9.0, "building"), (1.0, "ready")):
+        compiling.note(0.0, stage)
+        now += took
+    assert compiling.seconds == 4.0
 
 
 def test_of_processes_that_start_together_one_makes_them(tmp_path: Path) -> None:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dsv4lab.tuning.knobs import Setting
+from dsv4lab.tuning.knobs import LIVE, LOAD, Knob, KnobSpace, Setting
+from dsv4lab.tuning.search import session
+from dsv4lab.tuning.search.forecast import Forecast
+from dsv4lab.tuning.search.plan import GRID, Effort, SearchPlan
+from dsv4lab.tuning.search.session import run_search
 from dsv4lab.tuning.search.timer import Timer
+from dsv4lab.tuning.simulated_arms import SimulatedArms
 
+SPACE = KnobSpace((Knob("plan", ("off", "hip"), LIVE), Knob("concurrency", (1,), LOAD)), Setting.of(plan="off"))
 ONE, FOUR, SIXTEEN = (Setting.of(concurrency=count) for count in (1, 4, 16))
 
 
@@ -51,6 +59,46 @@ def test_confirming_gets_its_time_at_the_end() -> None:
     assert timer.reserve == pytest.approx(20.0)
     timer.still_to_confirm(0.0)
     assert timer.reserve == 0.0
+
+
+def test_seconds_set_aside_do_not_count() -> None:
+    watch, aside = Watch(), Watch()
+    timer = Timer(30.0, 0.0, 10, watch, aside)
+    watch.now, aside.now = 40.0, 15.0
+    assert timer.elapsed == 25.0
+    assert not timer.over()
+    watch.now = 45.0
+    assert timer.over()
+
+
+@pytest.mark.parametrize(("seconds", "aside", "trials"), [(1e-6, 1e6, 1), (60.0, -1e6, 0)])
+def test_a_session_s_time_begins_before_its_forecasts_and_leaves_out_what_is_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, aside: float, trials: int
+) -> None:
+    known: list[Forecast] = []
+    known_before: list[Forecast] = []
+
+    def begin(*given: Any, **options: Any) -> Timer:
+        known_before.extend(known)
+        return Timer(*given, **options)
+
+    monkeypatch.setattr(session, "Timer", begin)
+
+    class Prior:
+        name = "one setting"
+
+        def forecasts(self, space: KnobSpace) -> list[Forecast]:
+            known.extend(Forecast(setting, 0.0) for setting in space.grid())
+            return known
+
+    result = run_search(
+        SearchPlan(SPACE, GRID, Effort(explore_pairs=1, confirm_pairs=1), seconds=seconds),
+        SimulatedArms(SPACE),
+        tmp_path / "s",
+        prior=Prior(),
+        aside=lambda: aside,
+    )
+    assert (result.trials, known_before, len(known)) == (trials, [], 2)
 
 
 def test_never_more_than_half_is_kept_and_earlier_lives_count() -> None:

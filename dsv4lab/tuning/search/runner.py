@@ -65,6 +65,11 @@ class Runner:
         stand.on_block = self.on_block
         self._done, self._text, self._exploring = 0, "starting", True
 
+    @property
+    def choices(self) -> int:
+        """How many settings there are to try."""
+        return len(self._order.settings)
+
     def explore(self) -> None:
         """Measure settings until none is left, the budget is spent, or the time that confirming needs begins.
 

@@ -7,6 +7,7 @@ import os
 import platform
 import socket
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,11 +43,13 @@ def run_search(
     tell: Tell = lambda _progress: None,
     resume: bool = False,
     sharing: Sharing | None = None,
+    aside: Callable[[], float] = lambda: 0.0,
 ) -> SearchResult:
     """Run a session in ``folder`` (or what is left of it, with ``resume``) and write ``result.json`` there.
 
     ``prior`` says where to begin; of settings that are ``alike`` one is tried. With ``sharing`` this is one worker of
-    several; each has a folder of its own. ``target`` is closed at the end.
+    several; each has a folder of its own. ``target`` is closed at the end. ``aside``: seconds that are no part of the
+    session's time.
     Raises :class:`dsv4lab.errors.UsageError` if ``folder`` holds another session, and
     :class:`dsv4lab.errors.EngineError` if the baseline cannot be measured.
     """
@@ -58,11 +61,15 @@ def run_search(
         with opened(folder, manifest.to_json()) as store:
             log = SearchLog.of(store.records, plan.space)
             log.worker = log.worker or _new_worker(store)
+            run_off = RUN_OFF_FACTOR * CONTENDERS * plan.effort.explore_pairs
+            pairs = (plan.effort.confirm_pairs + run_off) * len(plan.space.strata())
+            timer = Timer(plan.seconds, log.elapsed_s, pairs, aside=aside)
             order = Order(plan.space, _forecasts(plan, prior, store, log, tell), alike)
             facts = {"name": target.name, **target.facts}
             with shared_by(plan, facts, folder, log.worker, sharing) as shared:
                 proposer = Proposer(plan, shared.studies, shared.claims, order, log.worker)
-                result = _search(plan, target, store, log, proposer, order, tell, manifest)
+                runner = Runner(plan, Stand(plan, target, store, log), store, proposer, order, timer, tell)
+                result = _search(runner, plan, target, store, log, proposer, timer, manifest)
             store.append(records.OUTCOME, **result.outcome())
             store.append(records.RESULT)
         write_json(folder / RESULT, result.to_json())
@@ -96,19 +103,15 @@ def search_manifest(plan: SearchPlan, target: ArmTarget, sharing: Sharing | None
 
 
 def _search(
+    runner: Runner,
     plan: SearchPlan,
     target: ArmTarget,
     store: SessionStore,
     log: SearchLog,
     proposer: Proposer,
-    order: Order,
-    tell: Tell,
+    timer: Timer,
     manifest: Manifest,
 ) -> SearchResult:
-    run_off = RUN_OFF_FACTOR * CONTENDERS * plan.effort.explore_pairs
-    pairs = (plan.effort.confirm_pairs + run_off) * len(plan.space.strata())
-    timer = Timer(plan.seconds, log.elapsed_s, pairs)
-    runner = Runner(plan, Stand(plan, target, store, log), store, proposer, order, timer, tell)
     runner.explore()
     confirmed = runner.confirm()
     known = proposer.decisions()
@@ -124,7 +127,7 @@ def _search(
         front=pareto_front(measured_points(plan.space, known)),
         noise=noise_of(plan.space, log.blocks),
         trials=len(known),
-        choices=len(order.settings),
+        choices=runner.choices,
         own_trials=len({d.setting for d in log.decisions.values() if d.phase == EXPLORE}),
     )
 

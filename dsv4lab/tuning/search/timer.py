@@ -39,13 +39,19 @@ class Span:
 class Timer:
     """``seconds`` for the whole session, earlier lives included, which took ``before``; None: as long as it takes.
 
-    ``pairs``: a session's confirmations take so many pairs at most. They get their time at the end.
+    ``pairs``: a session's confirmations take so many pairs at most. They get their time at the end. ``aside`` tells the
+    seconds since the start that do not count.
     """
 
     def __init__(
-        self, seconds: float | None, before: float, pairs: int, clock: Callable[[], float] = time.monotonic
+        self,
+        seconds: float | None,
+        before: float,
+        pairs: int,
+        clock: Callable[[], float] = time.monotonic,
+        aside: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self._seconds, self._before, self._clock = seconds, before, clock
+        self._seconds, self._before, self._clock, self._aside = seconds, before, clock, aside
         self._begun = clock()
         self._blocks_to_confirm = self._most_to_confirm = 2 * pairs
         self._blocks = 0
@@ -56,7 +62,7 @@ class Timer:
     @property
     def elapsed(self) -> float:
         """Seconds of the session so far."""
-        return self._before + self._clock() - self._begun
+        return self._before + self._clock() - self._begun - self._aside()
 
     @contextmanager
     def trial(self) -> Iterator[None]:
