@@ -6,6 +6,7 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from dsv4lab.config.engine import QUEUE_POLICIES, EngineConfig
 from dsv4lab.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
+    from dsv4lab.engine.loop_store import Compiling
     from dsv4lab.tuning.session import SessionResult
     from dsv4lab.tuning.space import PlanChoice, SweepSpace
     from dsv4lab.tuning.sweep import Tell
@@ -91,6 +93,7 @@ class TuneCommand(Command):
         return self._sweep(args)
 
     def _sweep(self, args: argparse.Namespace) -> int:
+        from dsv4lab.engine.loop_store import Compiling
         from dsv4lab.tuning.report import write_report
         from dsv4lab.tuning.session import run_session
         from dsv4lab.tuning.sweep import load_count
@@ -104,11 +107,12 @@ class TuneCommand(Command):
         space = _space(args)
         config = model_args.engine_config(args, max(space.concurrency), plan="off", hw_queues=space.hw_queues[0])
         folder = _folder(args)
-        total = load_count(space)
+        total, compiling = load_count(space), Compiling()
+        opened = partial(_open, compiling)
         try:
             with progress(total, "starting") as advance:
-                tell = _telling(advance, total)
-                result = run_session(space, config, folder, open_target=_open, tell=tell, resume=args.resume)
+                tell = _telling(advance, total, lambda: time.monotonic() - compiling.seconds)
+                result = run_session(space, config, folder, open_target=opened, tell=tell, resume=args.resume)
                 tell(0, "writing the report")
                 report = write_report(result)
         except (KeyboardInterrupt, EngineError):
@@ -121,7 +125,7 @@ class TuneCommand(Command):
         return 0 if result.identical else DIVERGED
 
 
-def _telling(advance: Advance, total: int, clock: Callable[[], float] = time.monotonic) -> Tell:
+def _telling(advance: Advance, total: int, clock: Callable[[], float]) -> Tell:
     """Shows each load on the bar, with the time that is left at the pace of this run's own loads."""
     begun, done, fresh = clock(), 0, 0
 
@@ -155,10 +159,10 @@ def _single_values(args: argparse.Namespace) -> argparse.Namespace:
     return one
 
 
-def _open(config: EngineConfig) -> SweepTarget:
+def _open(compiling: Compiling, config: EngineConfig) -> SweepTarget:
     from dsv4lab.engine.client import EngineClient
 
-    return EngineClient(config)
+    return EngineClient(config, progress=compiling.note)
 
 
 def _space(args: argparse.Namespace) -> SweepSpace:

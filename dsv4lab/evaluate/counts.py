@@ -83,7 +83,9 @@ def wilson_interval(right: int, questions: int, level: float) -> tuple[float, fl
     share, weight = right / questions, z * z / questions
     middle = share + weight / 2
     reach = z * math.sqrt(share * (1 - share) / questions + weight / (4 * questions))
-    return max(0.0, (middle - reach) / (1 + weight)), min(1.0, (middle + reach) / (1 + weight))
+    low = (middle - reach) / (1 + weight) if right else 0.0
+    high = (middle + reach) / (1 + weight) if right < questions else 1.0
+    return max(0.0, low), min(1.0, high)
 
 
 def power_of(questions: int, discordance: float, difference: float, alpha: float = ALPHA) -> float:

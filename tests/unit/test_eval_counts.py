@@ -62,6 +62,7 @@ def test_wilson(right: int, n: int) -> None:
     expected = reference.binomtest(right, n).proportion_ci(method="wilson")
     assert wilson_interval(right, n, 0.95) == pytest.approx((expected.low, expected.high))
     assert wilson_interval(0, 0, 0.95) == (0.0, 1.0)
+    assert (wilson_interval(0, 6, 0.95)[0], wilson_interval(6, 6, 0.95)[1]) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(("n", "psi", "delta"), [(50, 0.3, 0.2), (200, 0.1, 0.05), (6, 1.0, 0.9), (5, 1.0, 1.0)])
