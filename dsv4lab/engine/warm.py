@@ -58,13 +58,17 @@ def _run_usual() -> None:
 
 
 def _run_all() -> None:
-    """Also the layouts of fused shared experts, and of KV rows that are no part of a wider product (DSpark)."""
+    """Also what those forwards do not meet: fused shared experts, KV rows that are no part of a wider product (DSpark),
+    top-k behind a matrix product, one row of a large expert.
+    """
     _run_usual()
     runner = _runner(fused=True)
     runner.forward([BatchItem(1, (1,), 0, (2,)), BatchItem(2, (2,), 0, (2,))], "decode")
     runner.close()
     rows = torch.zeros(2, 8)
     OPS.kv_norm_rope_store(rows, torch.ones(8), torch.zeros(2, 2, 4), 1e-6, rows.clone(), torch.arange(2))
+    OPS.mlp(torch.zeros(1, 64), torch.zeros(256, 64), torch.zeros(64, 128), 1.0, torch.zeros(1, 64))
+    OPS.index_topk(rows, torch.tensor([8, 8]), 2, torch.zeros(2, 2, dtype=torch.int32))
 
 
 def _runner(*, fused: bool) -> Runner:

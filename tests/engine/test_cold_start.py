@@ -34,6 +34,25 @@ def test_the_first_answers_are_the_later_ones_bit_for_bit(tmp_path: Path, caplog
     assert caplog.messages == [COMPILING]
 
 
+def test_the_first_start_compiles_what_any_engine_needs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    environ = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    answers(environ)
+    before = sorted(tmp_path.glob("*/*.nbc"))
+    for model, prompt, config in (
+        ("tiny", 300, {"speculative": "dspark", "enable_mixed_chunk": True}),
+        ("tiny", 300, {"speculative": "mtp"}),
+        ("tiny", 20, {"shared_expert_fusion": True}),
+        ("demo", 1500, {"plan": "cuda"}),
+        ("demo", 20, {"plan": "unfused"}),
+    ):
+        made = EngineConfig(model, max_running_requests=3, max_total_tokens=3 * 2048, **config)  # type: ignore[arg-type]
+        with EngineClient(made, environ=environ) as client:
+            for concurrency in (1, 3):
+                client.load(concurrency, prompt, 8, 0)
+        assert sorted(tmp_path.glob("*/*.nbc")) == before, config
+    assert caplog.messages == [COMPILING]
+
+
 def test_engines_that_start_together_on_a_new_machine_agree(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     environ = {"NUMBA_CACHE_DIR": str(tmp_path)}
     found: list[list[Answer]] = []
