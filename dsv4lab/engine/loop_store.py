@@ -51,13 +51,14 @@ class LoopStore:
         """Whether every loop that the stamp names lies there, compiled for this processor from this source."""
         try:
             stamp = json.loads(self._stamp.read_bytes())
-            return stamp["key"] == self._key and all(os.path.exists(file) for file in stamp["files"])
+            return stamp["key"] == self._key and all((self.folder / file).exists() for file in stamp["files"])
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
     def sign(self) -> None:
         """Write the stamp. Where that fails, the next process makes sure of the loops as this one did."""
-        files = sorted(str(file) for folder in self._folders for file in folder.glob(COMPILED))
+        found = [file for folder in self._folders for file in folder.glob(COMPILED)]
+        files = sorted(os.path.relpath(file, self.folder) for file in found)
         part = self._stamp.with_suffix(f".{os.getpid()}")
         with suppress(OSError):
             part.write_text(json.dumps({"key": self._key, "files": files}), encoding="utf-8")

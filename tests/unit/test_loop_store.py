@@ -106,6 +106,19 @@ def test_what_is_missing_or_of_another_source_is_made_again(tmp_path: Path, dama
     assert loops.run() == ["load"]
 
 
+def test_a_tree_that_moved_keeps_its_loops(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for name in ("a", "b"):
+        (old / name).mkdir(parents=True)
+    (old / "b" / FILES[1]).write_bytes(b"code")
+    LoopStore([old / "a", old / "b"], "key").sign()
+    old.rename(new)
+    moved = LoopStore([new / "a", new / "b"], "key")
+    assert moved.complete
+    (new / "b" / FILES[1]).unlink()
+    assert not moved.complete
+
+
 def test_who_waits_loads_what_the_other_made(tmp_path: Path) -> None:
     first, second = Loops(tmp_path), Loops(tmp_path)
     held = os.open(tmp_path / LOCK, os.O_RDWR | os.O_CREAT)
