@@ -33,7 +33,6 @@ help: ## list the targets
 .venv/base.stamp: .venv/pyvenv.cfg $(INPUTS)
 	@echo "installing dsv4lab and torch into .venv (minutes the first time) ..."
 	@$(PIP) -e .
-	@echo "compiling the loops of the CPU device (half a minute, once) ..."
 	@$(BIN)/dsv4lab run --preset tiny --max-new-tokens 2 --json > /dev/null
 	@touch $@
 
