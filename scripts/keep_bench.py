@@ -2,7 +2,7 @@
 
     python scripts/keep_bench.py OUT docs/measurements/h200-overlap/NAME
 
-Copies the record (medians instead of rounds), the programs of serial plans, the kernels of their traces, and
+Copies the record, the programs of serial plans, the kernels of their traces, and
 `probe.json` and `corun.json` where they are, and writes a MANIFEST.json with sizes and checksums. Where OUT holds
 several shapes, each gets a folder NAME-SHAPE. Then it prints what the model says of each: the rows of `whatif --bench`,
 and lines for the table in docs/queue-model.md. tests/unit/test_queue_own_gpu.py takes up the folder by itself.
@@ -16,7 +16,6 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from dsv4lab.cli.main import main as cli
@@ -96,11 +95,13 @@ def table_lines(name: str, rows: Sequence[Checked]) -> list[str]:
 
 
 def kept(record: dict[str, Any]) -> dict[str, Any]:
-    """The record without rounds, gate and profiles."""
+    """The record without gate and profiles."""
     levels = [
         {
             "concurrency": level["concurrency"],
-            "plans": [{"plan": p["plan"], "rounds_us": [round(median(p["rounds_us"]), 2)]} for p in level["plans"]],
+            "plans": [
+                {"plan": p["plan"], "rounds_us": [round(us, 2) for us in p["rounds_us"]]} for p in level["plans"]
+            ],
         }
         for level in record["levels"]
     ]
@@ -131,7 +132,7 @@ def manifest(target: Path, record: dict[str, Any]) -> None:
         for path in sorted(target.iterdir())
         if path.name != "MANIFEST.json"
     ]
-    note = "reduced by scripts/keep_bench.py: medians of rounds, serial plans, kernels only"
+    note = "reduced by scripts/keep_bench.py: serial plans, kernels only"
     write(target / "MANIFEST.json", {"note": note, "machine": record.get("machine", {}), "files": files})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -73,10 +73,10 @@ class BenchFolder:
         found: Mapping[str, Any] = _json(self.folder / f"programs-{self.shape}.json")
         return found
 
-    def measured(self) -> dict[int, dict[str, float]]:
-        """Median step in microseconds, by level and plan."""
+    def measured(self) -> dict[int, dict[str, list[float]]]:
+        """Microseconds of a step in each round, by level and plan."""
         return {
-            int(level["concurrency"]): {p["plan"]: median(p["rounds_us"]) for p in level["plans"]}
+            int(level["concurrency"]): {p["plan"]: p["rounds_us"] for p in level["plans"]}
             for level in self.record["levels"]
         }
 
@@ -107,7 +107,9 @@ def check(folder: BenchFolder, on: Machine) -> list[Checked]:
     return rows
 
 
-def _row(level: int, plan: str, times: Mapping[str, float], steps: Mapping[str, Step], on: Machine) -> Checked | None:
+def _row(
+    level: int, plan: str, times: Mapping[str, Sequence[float]], steps: Mapping[str, Step], on: Machine
+) -> Checked | None:
     """From the first serial trace that has the plan's ops apart; None if no trace has. A trace is slower than the
     replays that were timed, so the difference between two serial plans is that of the timed ones.
     """
@@ -117,10 +119,15 @@ def _row(level: int, plan: str, times: Mapping[str, float], steps: Mapping[str, 
             answer = ask_step(step, chosen, on)
         except TraceError:
             continue
-        scale = times[base] / times[SERIAL[0]]
+        scale, measured = (_ratio(times[name], times[SERIAL[0]]) for name in (base, plan))
         predicted, guess = (1.0 - scale * (1.0 - gain) for gain in (answer.gain, perfect(step, chosen)))
-        return Checked(level, plan, base, 1.0 - times[plan] / times[SERIAL[0]], predicted, guess)
+        return Checked(level, plan, base, 1.0 - measured, predicted, guess)
     return None
+
+
+def _ratio(mine: Sequence[float], other: Sequence[float]) -> float:
+    """As the bench reports it: over rounds in which both took their turn, so that what drifts cancels."""
+    return median(a / b for a, b in zip(mine, other, strict=True))
 
 
 def _json(path: Path) -> Any:

@@ -54,6 +54,23 @@ def replays_of(path: Path) -> Replays:
         TraceError: no JSON, no replay of two or more rows, or replays that differ in their kernels.
 
     """
+    found, gpu = launches_of(path)
+    if not found:
+        raise TraceError(f"{path}: no graph replay in it: every kernel was launched by itself")
+    names = {tuple(row.name for row in rows) for rows in found}
+    if len(names) > 1:
+        sizes = ", ".join(str(len(rows)) for rows in found)
+        raise TraceError(f"{path}: its replays are not of one serial graph (kernels in each: {sizes})")
+    return Replays(found, str(gpu.get("name", "")), int(gpu["numSms"]))
+
+
+def launches_of(path: Path) -> tuple[tuple[Replay, ...], Mapping[str, Any]]:
+    """Launches of two or more rows in ``path``, of whatever graphs, in order of time; and what it says of its GPU.
+
+    Raises:
+        TraceError: no JSON, or nothing about the GPU.
+
+    """
     data = _document(path)
     gpu = next(iter(data.get("deviceProperties") or ()), None)
     if not isinstance(gpu, Mapping) or "numSms" not in gpu:
@@ -64,14 +81,7 @@ def replays_of(path: Path) -> Replays:
             key = int(event.get("args", {}).get("correlation", -1))
             by_launch.setdefault(key, []).append(_launch(event, gpu))
     found = [tuple(sorted(rows, key=lambda r: (r.start_us, r.end_us))) for rows in by_launch.values() if len(rows) > 1]
-    if not found:
-        raise TraceError(f"{path}: no graph replay in it: every kernel was launched by itself")
-    found.sort(key=lambda rows: rows[0].start_us)
-    names = {tuple(row.name for row in rows) for rows in found}
-    if len(names) > 1:
-        sizes = ", ".join(str(len(rows)) for rows in found)
-        raise TraceError(f"{path}: its replays are not of one serial graph (kernels in each: {sizes})")
-    return Replays(tuple(found), str(gpu.get("name", "")), int(gpu["numSms"]))
+    return tuple(sorted(found, key=lambda rows: rows[0].start_us)), gpu
 
 
 def _document(path: Path) -> Mapping[str, Any]:

@@ -38,12 +38,13 @@ class Kernel:
     """A kernel of the step by itself: ``lead_us`` from the end of the one before it, then its cost.
 
     One that is launched before that end (programmatic launch: ``early``) has no lead, and only what it adds behind it
-    counts.
+    counts; ``ahead_us`` is what it does before, and has to do behind it elsewhere.
     """
 
     lead_us: float
     cost: Cost
     early: bool = False
+    ahead_us: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,8 @@ def _kernels(span: range, size: float, replays: Replays, times: Sequence[_When],
             footprint=rows[i].footprint,
             shared=rows[i].shared,
         )
-        found.append(Kernel(times[i].lead_us, cost, times[i].early_us > LEAST_US))
+        early = times[i].early_us
+        found.append(Kernel(times[i].lead_us, cost, early > LEAST_US, min(early, on["ahead_us"])))
     return tuple(found)
 
 
@@ -188,6 +190,24 @@ def _placed(
     return [(part, to, (k,)) for part, to, k in zip(split_op(op, parts), streams, own, strict=True)]
 
 
+def longer(cost: Cost, us: float) -> Cost:
+    """``cost`` over ``us`` more, with the same bytes."""
+    return replace(cost, us=cost.us + us, bandwidth=cost.bandwidth * cost.us / (cost.us + us)) if us else cost
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A packet: see :class:`Workload`."""
+
+    op: ProgramOp
+    stream: str
+    waits: tuple[int, ...]
+    cost: Cost
+    lead_us: float
+    early: bool
+    ahead_us: float
+
+
 def _workload(
     step: Step,
     label: str,
@@ -197,30 +217,37 @@ def _workload(
     waits: Sequence[tuple[int, ...]],
     kernels: Sequence[tuple[Kernel, ...]],
 ) -> Workload:
-    """One packet per kernel. One that begins a stream, or waits for another, has the usual lead and is not early; no
-    lead is longer, as what comes before a kernel may be another than in the baseline.
+    """One packet per kernel. One that begins a stream, or waits for another, has the usual lead and is not early unless
+    what it waits for has ended in time; no lead is longer, as what comes before a kernel may be another than in the
+    baseline.
     """
     last_row: dict[int, int] = {}
     begun: set[str] = set()
-    rows: list[tuple[ProgramOp, str, tuple[int, ...], Kernel, bool]] = []
+    rows: list[_Row] = []
     for i in order:
         after = tuple(sorted(last_row[w] for w in waits[i]))
         for kernel in kernels[i]:
-            rows.append((ops[i], streams[i], after, kernel, not after and streams[i] in begun))
+            first = streams[i] not in begun
+            early = kernel.early and not first
+            lead = step.gap_us if after or first else min(kernel.lead_us, step.gap_us)
+            cost = longer(kernel.cost, kernel.ahead_us) if kernel.early and first else kernel.cost
+            rows.append(_Row(ops[i], streams[i], after, cost, 0.0 if early else lead, early, kernel.ahead_us))
             begun.add(streams[i])
             after = ()
         last_row[i] = len(rows) - 1
     return Workload(
-        names=tuple(row[0].name for row in rows),
-        layers=tuple(row[0].layer for row in rows),
-        streams=tuple(row[1] for row in rows),
-        waits=tuple(row[2] for row in rows),
-        costs=tuple(row[3].cost for row in rows),
+        names=tuple(row.op.name for row in rows),
+        layers=tuple(row.op.layer for row in rows),
+        streams=tuple(row.stream for row in rows),
+        waits=tuple(row.waits for row in rows),
+        costs=tuple(row.cost for row in rows),
         kinds=("kernel",) * len(rows),
         steps=(0,) * len(rows),
         label=label,
-        lead_us=tuple(min(row[3].lead_us, step.gap_us) if row[4] else step.gap_us for row in rows),
-        early=tuple(row[3].early and row[4] for row in rows),
+        lead_us=tuple(row.lead_us for row in rows),
+        early=tuple(row.early for row in rows),
+        late_us=(step.gap_us,) * len(rows),
+        ahead_us=tuple(row.ahead_us for row in rows),
     )
 
 

@@ -52,6 +52,7 @@ _MI355X: dict[str, Value] = {
     "latency_load": assumed(0.0, "", "how much later memory answers while others draw all of its rate: not measured"),
     "dispatch_us": assumed(0.0, "us", "between the starts of two kernels: not measured"),
     "early_us": known(0, "us", "no programmatic launch"),
+    "ahead_us": known(0, "us", "no programmatic launch"),
     "graph_us": calibrated(4.8, "us", "P15: a graph of one pair against 50 pairs, one queue"),
     "submit_us": assumed(2.0, "us", "host time of one eager launch"),
     "graph_submit_us": calibrated(2.4, "us", "P17: host time of one graph launch"),
@@ -81,6 +82,7 @@ _MI300X: dict[str, Value] = _MI355X | {
 _UNPROBED = "no figure for H100 or H200, public or of our own"
 _PROBED = "dsv4lab probe on an H200, 2026-11-30"
 _CORUN = "kernels/bench/corun.py on an H200, 2026-11-30"
+_PAIRS = "kernels/bench/pairs.py on an H200, 2026-11-30"
 
 _H200: dict[str, Value] = {
     "cus": known(132, "SMs", "data sheet of H200"),
@@ -96,16 +98,17 @@ _H200: dict[str, Value] = {
     "gap_us": calibrated(0.65, "us", f"{_PROBED}: 1.65 us from kernel to kernel of 1 us in a graph"),
     "barrier_us": assumed(0.0, "us", "a graph's edges are no packets of their own"),
     "signal_host_us": assumed(1.0, "us", _UNPROBED),
-    "signal_device_us": calibrated(0.08, "us", f"{_PROBED}: 0.28 us a pair on two streams, less dispatch_us"),
+    "signal_device_us": calibrated(0.11, "us", f"{_PROBED}: 0.28 us a pair on two streams, less dispatch_us"),
     "poll_tax_us": known(0, "us", "no host signals on CUDA"),
     "poll_scope_pipe": known(0, SWITCH, "no poll tax"),
     "pipes": assumed(1, "pipes", "not used by the CUDA model"),
     "queue_slots": known(32, "queues", "Hyper-Q: 32 hardware work queues"),
     "oversubscription_us": assumed(0, "us", _UNPROBED),
-    "corun_loss": assumed(0.145, "", "as on MI355X; by corun.py 0 beside reads, nearly all beside pure arithmetic"),
+    "corun_loss": calibrated(0.10, "", f"{_PAIRS}: least mean error over 33 pairs of kernels, 0.08 to 0.11 by others"),
     "latency_load": calibrated(0.34, "", f"{_CORUN}: dependent loads beside reads, median of three rates"),
-    "dispatch_us": assumed(0.2, "us", _UNPROBED),
+    "dispatch_us": calibrated(0.17, "us", f"{_PAIRS}: between the starts of two small kernels that were forked at once"),
     "early_us": calibrated(1.0, "us", "traces of plan off on an H200: from a small kernel's start to that of the next"),
+    "ahead_us": calibrated(0.8, "us", f"{_PAIRS}: what it takes more behind another stream, median of 22 ops"),
     "graph_us": calibrated(2.0, "us", f"{_PROBED}: 2.2 and 1.8 us a replay, on two machines"),
     "submit_us": calibrated(16.3, "us", f"{_PROBED}: a launch through PyTorch"),
     "graph_submit_us": calibrated(13.3, "us", f"{_PROBED}: a replay through PyTorch"),
@@ -141,6 +144,7 @@ _CPU: dict[str, Value] = {
     "latency_load": known(0, "", "part of the slow-down that a probe measures"),
     "dispatch_us": known(0, "us", "threads start by themselves"),
     "early_us": known(0, "us", "no programmatic launch"),
+    "ahead_us": known(0, "us", "no programmatic launch"),
     "graph_us": assumed(20, "us", _UNCALIBRATED),
     "submit_us": known(0, "us", "a replay hands over all packets at once"),
     "graph_submit_us": assumed(10, "us", _UNCALIBRATED),

@@ -54,7 +54,8 @@ class Simulation:
     ) -> None:
         n = len(workload)
         self.packets = packets
-        self.rings, self.extra, self.queue, self.early = packets.rings, packets.extra_ns, packets.queue, packets.early
+        self.rings, self.queue, self.extra = packets.rings, packets.queue, list(packets.extra_ns)
+        self.early, self.late, self.ahead = packets.early, workload.late_us, workload.ahead_us
         self.early_ns, self.some_early = machine["early_us"] * 1e3, any(packets.early)
         self.collective = [kind == "collective" for kind in workload.kinds]
         self.floors = floors
@@ -113,8 +114,12 @@ class Simulation:
             woken.append(heappop(heap)[3])
         for one in woken:
             self.blocked[one % self.pipes] -= 1
-            if now > self.times.head[self.rings[one][self.position[one]]]:
+            i = self.rings[one][self.position[one]]
+            if now > self.times.head[i]:
                 self._take_ticket(one)
+                if self.early[i] and self.late:  # too late to be launched early
+                    self.extra[i] += self.late[i] * 1e3
+                    self.work[i] += self.ahead[i] * 1e3
         self.waiting -= len(woken)
         self.settled = len(woken) == 1
         for one in woken:
@@ -244,10 +249,14 @@ class Simulation:
             self._push(max(now + self.early_ns, self.packets.ready_ns[ring[position]]), EARLY, ring[position])
 
     def _place(self, i: int, now: float) -> None:
-        """Op ``i`` takes its places while the one before it in its ring runs, if that still does."""
+        """Op ``i`` takes its places while the one before it in its ring runs, if that still does and nothing else
+        keeps it.
+        """
         q = self.queue[i]
         ring, position = self.rings[q], self.position[q]
         if position == len(ring) or ring[position] != i or not self.outstanding[q]:
+            return
+        if any(self.times.end[w] + self.signal > now for w in self.packets.waits[i]):
             return
         self._advance(now)
         self._take_ticket(q)

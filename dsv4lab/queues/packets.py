@@ -50,7 +50,7 @@ def lower(workload: Workload, layout: Layout, machine: Machine) -> Packets:
         ready,
         extra,
         host,
-        _early(workload, layout, rings, waits),
+        _early(workload, layout, rings),
     )
 
 
@@ -71,14 +71,14 @@ def _graph_joins(workload: Workload, layout: Layout, queue: tuple[int, ...]) -> 
     return tuple(waits)
 
 
-def _early(
-    workload: Workload, layout: Layout, rings: Sequence[Sequence[int]], waits: Sequence[tuple[int, ...]]
-) -> tuple[bool, ...]:
-    """Only what follows the packet before it in its ring, on the same lane, and nothing else."""
-    found = [False] * len(waits)
+def _early(workload: Workload, layout: Layout, rings: Sequence[Sequence[int]]) -> tuple[bool, ...]:
+    """Only what follows the packet before it in its ring, on the same lane; what it waits for elsewhere has to have
+    ended by then.
+    """
+    found = [False] * len(layout.lanes)
     for ring in rings if any(workload.early) else ():
         for before, i in pairwise(ring):
-            found[i] = workload.early[i] and not waits[i] and layout.lanes[before] == layout.lanes[i]
+            found[i] = workload.early[i] and layout.lanes[before] == layout.lanes[i]
     return tuple(found)
 
 

@@ -56,6 +56,10 @@ class Workload:
     early: tuple[bool, ...] = ()
     """Whether an op may be launched while the one before it on its stream runs (programmatic launch): it takes its
     places then, and works from that one's end; empty: none."""
+    late_us: tuple[float, ...] = ()
+    """What such an op starts later by if another lane keeps it until after that end; empty: nothing."""
+    ahead_us: tuple[float, ...] = ()
+    """What such an op takes longer then, as it has done nothing ahead; empty: nothing."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -109,6 +113,8 @@ def repeat(workload: Workload, steps: int) -> Workload:
         steps=tuple(s for s in range(steps) for _ in range(n)),
         lead_us=workload.lead_us * steps,
         early=workload.early * steps,
+        late_us=workload.late_us * steps,
+        ahead_us=workload.ahead_us * steps,
     )
 
 

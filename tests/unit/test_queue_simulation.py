@@ -51,7 +51,7 @@ def workloads(draw: st.DrawFn, streams: int = 5) -> Workload:
             replace(cost, blocks=blocks, footprint=footprint, shared=shared)
             for cost, (blocks, footprint, shared) in zip(costs, shares, strict=True)
         )
-    graphs = draw(st.booleans())
+    graphs, some_early = draw(st.booleans()), draw(st.booleans())
     return Workload(
         tuple(f"k{i}" for i in range(n)),
         (-1,) * n,
@@ -61,7 +61,9 @@ def workloads(draw: st.DrawFn, streams: int = 5) -> Workload:
         ("kernel",) * n,
         (0,) * n,
         graphs,
-        early=tuple(draw(st.booleans()) for _ in range(n)) if draw(st.booleans()) else (),
+        early=tuple(draw(st.booleans()) for _ in range(n)) if some_early else (),
+        late_us=(draw(st.floats(0, 2)),) * n if some_early else (),
+        ahead_us=(draw(st.floats(0, 2)),) * n if some_early else (),
     )
 
 
@@ -140,7 +142,7 @@ def test_more_queues_with_free_packets_never_hurt(work: Workload, queues: int, r
     """Twice as many split every queue in two; packets and sharing are free. Else more queues may well hurt."""
     device = "h200" if runtime == "cuda-13" else "mi355x"
     alone = tuple(Cost(c.us) for c in work.costs)
-    free = replace(work, costs=alone, graphs=runtime == "cuda-13")
+    free = replace(work, costs=alone, graphs=runtime == "cuda-13", late_us=(), ahead_us=())
     few, more = (simulate(free, machine(device, runtime, q, FREE)).wall_ns for q in (queues, 2 * queues))
     enough = simulate(free, machine(device, runtime, 64, FREE)).wall_ns
     assert more <= few + 1 or runtime == "rocm-7.2"  # by reference count twice as many need not split

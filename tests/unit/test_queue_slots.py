@@ -103,6 +103,28 @@ def test_a_kernel_that_is_launched_early_keeps_its_place(early: bool, third: flo
     assert run.times.end[2] == pytest.approx(8000)
 
 
+@pytest.mark.parametrize(("side", "third", "end"), [(1.0, 7250, 7000), (3.5, 6100, 7006), (6.0, 6100, 10300)])
+def test_a_kernel_that_waits_for_another_stream_is_launched_early_if_that_is_through_in_time(
+    side: float, third: float, end: float
+) -> None:
+    """``b`` follows ``a``, which ends at 4, and waits for ``c``, which ends at ``side``; ``d`` would begin at 3.6.
+
+    At 1, ``b`` takes its places and keeps them from ``d`` until a quarter of its workgroups has ended. At 3.5 it is
+    too late for that, and still in time to start right behind ``a``. At 6 it starts 0.3 later, and takes 1 longer.
+    """
+    work = Workload(
+        names=("a", "c", "b", "lead", "d"), layers=(-1,) * 5, streams=("main", "side0", "main", "side1", "side1"),
+        waits=((), (), (1,), (), ()), kinds=("kernel",) * 5, steps=(0,) * 5, early=(False, False, True, False, False),
+        costs=(
+            kernel(4.0, 3, 0.1), Cost(side, blocks=1), kernel(3.0, 132, 1.0), Cost(3.6, blocks=1), kernel(2.5, 3, 0.5),
+        ),
+        late_us=(0.3,) * 5, ahead_us=(1.0,) * 5,
+    )  # fmt: skip
+    run = simulate(work, machine("h200", changes={**CALM, "early_us": 1.0}))
+    assert run.times.end[4] == pytest.approx(third)
+    assert run.times.end[2] == pytest.approx(end, abs=1)
+
+
 def test_starts_are_spaced() -> None:
     work = Workload(
         names=("a", "b", "c"), layers=(-1,) * 3, streams=("main", "side0", "side1"), waits=((),) * 3,

@@ -1,0 +1,95 @@
+"""Kernels by themselves and in pairs on an H200: what the shipped values of the device come from."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from dsv4lab.errors import TraceError
+from dsv4lab.predict.kernel_rows import Launch, launches_of
+from dsv4lab.predict.pairs import TICK, Pairs, reduced
+from dsv4lab.queues.costs import machine
+
+FILE = Path(__file__).parents[2] / "docs" / "measurements" / "h200-pairs" / "pairs.json"
+H200 = machine("h200")
+
+
+@pytest.fixture(scope="module")
+def measured() -> Pairs:
+    return Pairs(json.loads(FILE.read_text()), H200)
+
+
+def test_the_values_that_are_shipped_are_the_measured_ones(measured: Pairs) -> None:
+    assert measured.ahead_us() == pytest.approx(H200["ahead_us"], abs=0.02)
+    assert measured.dispatch_us() == pytest.approx(H200["dispatch_us"], abs=0.005)
+    assert measured.corun_loss() == pytest.approx(H200["corun_loss"], abs=0.001)
+    assert all(H200.values[name].status == "calibrated" for name in ("ahead_us", "dispatch_us", "corun_loss"))
+
+
+def test_pairs_are_simulated_better_with_a_loss_than_without(measured: Pairs) -> None:
+    with_loss, without = (measured.errors(loss) for loss in (H200["corun_loss"], 0.0))
+    assert len(with_loss) == 33
+    assert fmean(map(abs, with_loss.values())) < 1.15 < fmean(map(abs, without.values()))
+    close = [name for name, error in with_loss.items() if abs(error) < 1.0]
+    assert len(close) >= 20
+
+
+def row(kind: str, kernels: list[dict[str, Any]], **told: Any) -> dict[str, Any]:
+    return {"kind": kind, "name": "a", "tokens": 1, "kernels": kernels, **told}
+
+
+def seen(name: str, start: float, end: float, blocks: int = 66) -> dict[str, Any]:
+    return {"name": name, "start_us": start, "end_us": end, "blocks": blocks, "footprint": 0.5, "shared": 0.01}
+
+
+def test_a_pair_by_hand() -> None:
+    """Two kernels of 5 us that fit beside each other: 0.2 us to the first start, 0.3 to the second, nothing is lost."""
+    rows = [
+        row("early", [seen("k", -2.0, 3.5)]),
+        row("edge", [seen("k", 0.2, 5.2)]),
+        row("pair", [seen("k", 0.2, 5.2), seen("k", 0.3, 6.0)], main=["a"], side=["a"], after_us={}),
+    ]
+    pairs = Pairs({"rows": rows, "bytes": {"a 1": {"k": 0.0}}}, H200)
+    assert pairs.ahead_us() == pytest.approx(1.5)
+    start = 0.2 + H200["dispatch_us"]
+    assert list(pairs.errors(0.3).values()) == [pytest.approx(start + 5.0 - 6.0)]
+
+
+def launch(name: str, start: float, end: float, blocks: int = 1) -> Launch:
+    return Launch(name, start, end, blocks, 0.25, 0.5)
+
+
+def test_steps_become_medians_from_the_end_of_their_first_kernel() -> None:
+    replay = [
+        step
+        for at, more in ((0.0, 0.0), (100.0, 1.0), (200.0, 5.0))
+        for step in (
+            launch(TICK, at, at + 10), launch("k", at + 11, at + 12 + more), launch("k", at + 13, at + 20),
+            launch("void at::native::fill", at + 20, at + 21),
+        )
+    ]  # fmt: skip
+    found = reduced([replay], 3)
+    assert [(k["name"], k["start_us"], k["end_us"]) for k in found] == [("k", 1.0, 3.0), ("k", 3.0, 10.0)]
+    assert (found[0]["blocks"], found[0]["footprint"], found[0]["shared"]) == (1, 0.25, 0.5)
+    with pytest.raises(TraceError, match="9 kernels of a replay are not 4 equal steps"):
+        reduced([replay], 4)
+
+
+def test_launches_of_different_graphs_are_read(tmp_path: Path) -> None:
+    gpu = {"name": "H200", "numSms": 132, "warpSize": 32, "regsPerMultiprocessor": 65536}
+    gpu |= {"sharedMemPerMultiprocessor": 233472, "maxThreadsPerMultiprocessor": 2048}
+    args = {"grid": [2, 1, 1], "block": [64, 1, 1], "registers per thread": 32, "shared memory": 0}
+    events = [
+        {"cat": "kernel", "name": name, "ts": at, "dur": 1, "args": {**args, "correlation": of}}
+        for name, at, of in (("b", 30, 2), ("c", 35, 2), ("a", 10, 1), ("b", 20, 1), ("alone", 5, 3))
+    ]
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(json.dumps({"deviceProperties": [gpu], "traceEvents": events}).encode()))
+    found, of = launches_of(path)
+    assert [[k.name for k in rows] for rows in found] == [["a", "b"], ["b", "c"]]
+    assert of["name"] == "H200"
