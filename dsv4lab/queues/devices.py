@@ -106,7 +106,7 @@ _H200: dict[str, Value] = {
     "oversubscription_us": assumed(0, "us", _UNPROBED),
     "corun_loss": calibrated(0.10, "", f"{_PAIRS}: least mean error over 33 pairs of kernels, 0.08 to 0.11 by others"),
     "latency_load": calibrated(0.34, "", f"{_CORUN}: dependent loads beside reads, median of three rates"),
-    "dispatch_us": calibrated(0.17, "us", f"{_PAIRS}: between the starts of two small kernels that were forked at once"),
+    "dispatch_us": calibrated(0.17, "us", f"{_PAIRS}: between the starts of two kernels that are forked at once"),
     "early_us": calibrated(1.0, "us", "traces of plan off on an H200: from a small kernel's start to that of the next"),
     "ahead_us": calibrated(0.8, "us", f"{_PAIRS}: what it takes more behind another stream, median of 22 ops"),
     "graph_us": calibrated(2.0, "us", f"{_PROBED}: 2.2 and 1.8 us a replay, on two machines"),
