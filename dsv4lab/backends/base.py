@@ -218,6 +218,10 @@ class Ops(Protocol):
         """See ``dsv4_kernels.moe_gemm``."""
         ...
 
+    def add(self, a: Tensor, b: Tensor, out: Tensor) -> None:
+        """See ``dsv4_kernels.add``."""
+        ...
+
     def mlp(self, x: Tensor, w13: Weight, w2: Weight, limit: float, out: Tensor) -> None:
         """``out = w2 swiglu(w13 x)``: the shared expert; ``w13 [2 I, D]``, ``w2 [D, I]``."""
         ...

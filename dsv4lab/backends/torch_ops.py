@@ -52,6 +52,10 @@ class TorchOps:
         matrix = matrix.to(torch.promote_types(matrix.dtype, out.dtype))
         torch.mm(x.to(matrix.dtype), matrix.t(), out=out)
 
+    def add(self, a: Tensor, b: Tensor, out: Tensor) -> None:
+        """See :meth:`Ops.add`."""
+        torch.add(a, b, out=out)
+
     def rows_alike(self, tokens: int, weight: Weight) -> bool:
         """See :meth:`Ops.rows_alike`; a CPU library's blocks depend on the shape."""
         return False

@@ -45,6 +45,7 @@ KERNELS = {
     "rope_table": "inverse_rope.triton_op:rope_table",
     "block_fp8_gemm_quant": "block_fp8_gemm.triton_op:block_fp8_gemm_quant",
     "swiglu": "swiglu.triton_op:swiglu_rows",
+    "add": "add.triton_op:add",
 }
 """Op to the wrapper that implements it, below ``dsv4_kernels``."""
 
@@ -71,6 +72,7 @@ class TritonOps:
         for op in KERNELS:
             kernel(op)
         self.rms_norm: Callable[..., None] = kernel("rms_norm")
+        self.add: Callable[..., None] = kernel("add")
         self.mhc_pre: Callable[..., None] = kernel("mhc_pre")
         self.mhc_post: Callable[..., None] = kernel("mhc_post")
         self.mhc_post_pre: Callable[..., None] = kernel("mhc_post_pre")

@@ -144,7 +144,7 @@ class Service:
         if (cache := self._scheduler.cache) is not None:
             value["prefix_cache"] = cache_status(cache)
         if (device := self._runner.device_status()) is not None:
-            value["device"] = device
+            value["graphs"] = device
         if (speculator := self._runner.speculator) is not None:
             stats = speculator.stats
             value["speculation"] = {

@@ -43,7 +43,7 @@ def list_moe(b: OpListBuilder, w: MoeWeights) -> None:
         if shared is None:
             y.copy_(routed)
         else:
-            torch.add(routed, shared, out=y)
+            b.ops.add(routed, shared, y)
 
     b.add("moe.combine", combine, ("moe.routed",) if shared is None else ("moe.routed", "moe.shared"), (target,))
     _list_sum(b, y)

@@ -84,7 +84,7 @@ def _measure(tp: int, args: argparse.Namespace, out: IO[str]) -> dict[int, Answe
         chunked_prefill_size=args.chunk,
     ) as client:
         for level in args.levels:
-            client.load(level, args.isl, 4, seed=1)  # warm-up: every shape but the lengths
+            client.load(level, args.isl, args.osl, seed=1)  # warm-up: every batch on the way is captured, auto has chosen
             result = client.load(level, args.isl, args.osl, seed=0, sampling=sampling)
             found[level] = _answers(result)
             row = {"kind": "load", "tp": tp, "concurrency_level": level, "isl": args.isl, "osl": args.osl}
@@ -97,8 +97,8 @@ def _measure(tp: int, args: argparse.Namespace, out: IO[str]) -> dict[int, Answe
 
 def _graphs(client: lab.EngineClient, level: int) -> list[dict[str, Any]]:
     """Under plan ``auto``: what every candidate's graph of ``level`` requests took, on the slowest rank."""
-    device = client.status()["device"]  # a CPU says no more than its name
-    return [] if isinstance(device, str) else [row for row in device["auto"] if row["requests"] == level]
+    graphs = client.status().get("graphs", {"auto": []})  # a CPU has none
+    return [row for row in graphs["auto"] if row["requests"] == level]
 
 
 def _compare(a: Answers, b: Answers) -> dict[str, Any]:

@@ -28,9 +28,12 @@ def _load_normed(
 @triton.jit
 def _rms_norm_kernel(
     x_ptr, weight_ptr, out_ptr, x_stride_row, out_stride_row, n_rows, d, eps,
-    HAS_WEIGHT: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, PDL: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """``out [n_rows, d]`` = RMSNorm of ``x [n_rows, d]``."""
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     y, row, col, mask = _load_normed(x_ptr, x_stride_row, weight_ptr, n_rows, d, eps, HAS_WEIGHT, True, ROWS, BLOCK_D)
     tl.store(out_ptr + row[:, None] * out_stride_row + col[None, :], y.to(out_ptr.dtype.element_ty), mask=mask)
 
@@ -38,9 +41,12 @@ def _rms_norm_kernel(
 @triton.jit
 def _norm_quant_kernel(
     x_ptr, weight_ptr, codes_ptr, scales_ptr, x_stride_row, codes_stride_row, scales_stride_row, n_rows, d, eps,
-    HAS_WEIGHT: tl.constexpr, NORM: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, NORM: tl.constexpr, PDL: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """e4m3 ``codes [n_rows, d]`` and e8m0 ``scales [n_rows, d / 128]`` of ``x``, normed first if ``NORM``."""
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     y, row, col, mask = _load_normed(x_ptr, x_stride_row, weight_ptr, n_rows, d, eps, HAS_WEIGHT, NORM, ROWS, BLOCK_D)
     y = y.to(x_ptr.dtype.element_ty).to(tl.float32)
     groups = tl.reshape(y, (ROWS, BLOCK_D // 128, 128))

@@ -11,9 +11,12 @@ from dsv4_kernels.jit import clamped_swiglu, e8m0_of_amax, power_of_e8m0, to_e4m
 @triton.jit
 def _swiglu_kernel(
     h_ptr, out_ptr, scales_ptr, h_stride_row, out_stride_row, scales_stride_row, inter, limit,
-    QUANT: tl.constexpr, BLOCK: tl.constexpr,
+    QUANT: tl.constexpr, PDL: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """``out [T, inter]`` of ``h [T, 2 inter]``; with ``QUANT`` as e4m3 with e8m0 ``scales [T, inter / 128]``."""
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     col = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = col < inter

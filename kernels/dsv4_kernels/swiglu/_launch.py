@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dsv4_kernels.launch import LaunchTable, config, row
+from dsv4_kernels.launch import PDL, LaunchTable, config, row
 
 SWIGLU = LaunchTable(
     "swiglu",
     {
-        "nvidia": (row(config(4, BLOCK=1024), tokens=64), row(config(8, BLOCK=2048))),
+        "nvidia": (row(config(4, 1, PDL, BLOCK=1024), tokens=64), row(config(8, 1, PDL, BLOCK=2048))),
         "amd": (row(config(2, BLOCK=1024), tokens=64), row(config(4, BLOCK=2048))),
     },
 )

@@ -7,7 +7,7 @@ import triton
 
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
 from dsv4_kernels.formats import FP8_GROUP
-from dsv4_kernels.launch import launch
+from dsv4_kernels.launch import launch, overlaps
 from dsv4_kernels.swiglu._kernel import _swiglu_kernel
 from dsv4_kernels.swiglu._launch import SWIGLU
 from dsv4_kernels.target import target_of
@@ -43,6 +43,6 @@ def _swiglu(h: torch.Tensor, limit: float, out: torch.Tensor, scales: torch.Tens
             "out_stride_row": out.stride(0), "scales_stride_row": 0 if scales is None else scales.stride(0),
             "inter": inter, "limit": float(limit),
         },
-        {"QUANT": scales is not None},
+        {"QUANT": scales is not None, "PDL": overlaps(h)},
         chosen,
     )  # fmt: skip

@@ -82,6 +82,7 @@ ROWS: Mapping[str, Rows] = {
     "sparse_decode_fp8": _DECODE,
     "sparse_prefill": _PREFILL,
     "sparse_prefill_fp8": _PREFILL,
+    "add": Rows(("a", "b", "out")),
     "swiglu": Rows(("h", "out")),
     "swiglu_quant": Rows(("h", "codes", "scales")),
     "verify": Rows(("logits", "draft", "draft_probs", "temperature", "seed", "index", "accepted", "tokens")),
