@@ -171,14 +171,14 @@ class Simulation:
         ring, position, running, heap = self.rings[q], self.position[q], self.running, self.heap
         packets, times = self.packets, self.times
         bits, ready_ns, waits, size = packets.barrier_bit, packets.ready_ns, packets.waits, len(ring)
-        pipe = q % self.pipes
+        extra, work, collective = self.extra, self.work, self.collective
+        taxed = bool(self.tax and self.blocked[q % self.pipes])  # nothing that is seen here changes that
+        gap = self.gap + self.tax if taxed else self.gap
         while True:
             i = ring[position]
-            when = now + self.gap + self.extra[i]
-            if self.tax and self.blocked[pipe]:
-                when += self.tax
-                times.taxed += 1
-            end = when + self._work(i, when)
+            when = now + gap + extra[i]
+            times.taxed += taxed
+            end = when + (self._work(i, when) if collective[i] else work[i])
             last = position + 1 == size
             busy = running or not self.settled or (heap and heap[0][0] <= end)
             if busy or not (last or bits[ring[position + 1]]):
@@ -190,7 +190,7 @@ class Simulation:
             running.now = end
             times.start[i], times.end[i] = when, end
             self.last_start = when
-            if self.collective[i]:
+            if collective[i]:
                 self.last_collective = end
             position += 1
             if i in self.waiters:
