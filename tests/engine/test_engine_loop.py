@@ -140,6 +140,13 @@ def test_a_forward_that_fails_ends_its_requests_and_the_engine_goes_on(
     assert ("Traceback" in capsys.readouterr().err) == (kind == "EngineError")
 
 
+def test_what_a_gpu_says_has_a_key_that_the_client_does_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeRunner, "device_status", lambda self: {"auto": [], "captures": 2})
+    status = Bench().ask(m.GetStatus).value
+    assert status["graphs"] == {"auto": [], "captures": 2}
+    assert "device" not in status, "there the client gives the device's name"
+
+
 def test_an_abort_ends_a_request_and_releases_its_memory() -> None:
     bench = Bench()
     bench.submit(spec(1, prompt(1, 10), new=100), spec(2, prompt(2, 10), new=5))
