@@ -1,13 +1,15 @@
 """One to 16 tokens: launch configs of the kernels of a decode step, on the models' full shapes and their TP-8 shards.
 
-    python kernels/bench/small.py --out OUT.jsonl [--ops gemm,moe,mhc,topk,route,pages] [--tokens 1,4] [--seconds 140]
+    python kernels/bench/small.py --out OUT.jsonl [--ops gemm,moe,mhc,topk,route,hash,pages] [--tokens 1,4]
+        [--seconds 140]
 
 A point is an op, a shape and a number of tokens. Its results with the launch tables as they are go through the
 correctness gate (once per op and shape); every candidate config of one table at a time is then pinned, compared with
 those results, and timed in a CUDA graph that rotates over as many copies of the arguments as overflow the L2.
 Candidates are compiled beforehand by several processes. Points that the time does not suffice for are said.
 
-Printed per point: the present tables' time, then the best candidates of each table; every timing is a JSON line.
+Printed per point: the present tables' time, then the best candidates of each table; every timing is a JSON line. A
+second time, where there is one, is that with activations in the L2, where a step's predecessor leaves them.
 """
 
 from __future__ import annotations
@@ -213,7 +215,11 @@ def timed(
             off = max(distance(got[name], wanted[name]) for name in got)
             if not off < MOST_OFF:
                 return {"trouble": f"differs by {off:.2e}"}
-            return {"us": round(graph_us(call, sets), 3), "trouble": "", "off": off}
+            times = {"us": round(graph_us(call, sets), 3)}
+            if point.fresh:
+                same = {name: sets[0][name] for name in point.fresh}
+                times["us_fresh"] = round(graph_us(call, [{**one, **same} for one in sets]), 3)
+            return {**times, "trouble": "", "off": off}
         except Exception as error:  # noqa: BLE001 - a config that cannot run is a finding
             return {"trouble": f"{type(error).__name__}: {str(error)[-160:]}"}
 
@@ -249,11 +255,12 @@ def show(point: Point, rows: list[dict[str, Any]]) -> None:
         if row["gate"] == "red":
             print(f"    RED {row['trouble'][:200]}", flush=True)
         elif not row["table"]:
-            print(f"    {row.get('us', row['trouble'])!s:>9} {row['trial']}", flush=True)
+            print(f"    {row.get('us', row['trouble'])!s:>9} {row.get('us_fresh', '')!s:>7} {row['trial']}", flush=True)
     for table in dict.fromkeys(row["table"] for row in rows if row["table"]):
         mine = [row for row in rows if row["table"] == table]
         for row in sorted((r for r in mine if "us" in r), key=lambda r: r["us"])[:3]:
-            print(f"    {row['us']:>9} {row['trial'].replace('launch_pdl=1 ', '')}", flush=True)
+            fresh = row.get("us_fresh", "")
+            print(f"    {row['us']:>9} {fresh!s:>7} {row['trial'].replace('launch_pdl=1 ', '')}", flush=True)
         for trouble in dict.fromkeys(r["trouble"][-100:] for r in mine if r["trouble"]):
             print(f"          trouble: {trouble}", flush=True)
 

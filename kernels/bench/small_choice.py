@@ -1,4 +1,4 @@
-"""Points of ``small.py`` for what a decode step chooses, ``topk`` and ``route``, and for the index keys, ``pages``."""
+"""Points of ``small.py``: what a decode step chooses, ``topk``, ``route`` and ``hash``, and index keys, ``pages``."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ ROWS = ((2048, 2048), (4096, 2064), (8192, 8192), (16384, 16384))
 
 
 def choice_points(ops: frozenset[str], tokens: tuple[int, ...]) -> Iterator[Point]:
-    """Every point of the groups ``topk``, ``route`` and ``pages``, few tokens first."""
+    """Every point of the groups ``topk``, ``route``, ``hash`` and ``pages``, few tokens first."""
     for n in tokens:
         if "topk" in ops:
             yield from (_topk(n, room, seen, k) for room, seen in ROWS for k in (512, 1024)[: 1 + (room < 16384)])
         if "route" in ops:
             yield from (_route(n, name, shape) for name, shape in (("flash", route.FLASH), ("pro", route.PRO)))
+        if "hash" in ops:
             yield from (_hash(n, name, shape) for name, shape in (("flash", route.FLASH), ("pro", route.PRO)))
         if "pages" in ops:
             yield from (_pages(n, form) for form in ("fp8", "fp4"))
@@ -29,8 +30,11 @@ def choice_points(ops: frozenset[str], tokens: tuple[int, ...]) -> Iterator[Poin
 
 def holds(table: str, candidate: Config, sizes: Mapping[str, int]) -> bool:
     """Whether a candidate of a table of these ops is worth its time: rows fit its block, and fill half of it."""
-    if table == "index_topk.row":
+    if table in ("index_topk.row", "index_topk.bins"):
         return sizes["entries"] <= candidate["BLOCK"] < 2 * sizes["entries"]
+    if table == "moe_route.words":
+        whole = sizes["d"] % (candidate["VEC"] * 32 * candidate.num_warps) == 0
+        return whole and candidate["GROUP"] <= sizes["tokens"]
     if table == "moe_route":
         return candidate["BLOCK_T"] <= max(16, sizes["tokens"])
     return table != "moe_route.few" or candidate["BLOCK_D"] < 2 * sizes["d"]
@@ -52,11 +56,18 @@ def _portable(**arguments: Any) -> None:
 
 def _route(n: int, name: str, shape: tuple[int, int, float]) -> Point:
     rivals = {"tiles of tokens": _route_by(0), "one warp an expert": _route_by(n)}
-    return Point("route", "moe_route", name, n, lambda i: route._route(i, n, shape), rivals)
+    return Point("route", "moe_route", name, n, lambda i: route._route(i, n, shape), rivals, fresh=("x",))
 
 
 def _hash(n: int, name: str, shape: tuple[int, int, float]) -> Point:
-    return Point("route", "moe_route", f"{name} hash", n, lambda i: route._route(i, n, shape, table=True))
+    return Point(
+        "hash",
+        "moe_route",
+        f"{name} hash",
+        n,
+        lambda i: route._route(i, n, shape, table=True),
+        fresh=("x", "token_ids"),
+    )
 
 
 def _route_by(few: int) -> Callable[..., None]:

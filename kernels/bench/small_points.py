@@ -44,6 +44,8 @@ class Point:
     tokens: int
     build: Callable[[Inputs], Arguments]
     rivals: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    fresh: tuple[str, ...] = ()
+    """Arguments that the predecessor writes, so that a step finds them in the L2: they are timed so, too."""
 
 
 def points(ops: frozenset[str], tokens: tuple[int, ...]) -> Iterator[Point]:

@@ -91,7 +91,7 @@ def jobs(spec: KernelSpec, target: Target) -> Iterator[Job]:
     """Every distinct compilation that ``spec`` can need on ``target``: its compiled cases in each of its configs."""
     seen = set()
     with forced_target(target.arch):
-        for variant, wrapper in spec.wrappers(target.arch).items():
+        for variant, wrapper in spec.wrappers(target.arch, untried=True).items():
             for case in _compiled_cases(spec):
                 arguments = case.build(Inputs("meta", 0))
                 bound = _bound(spec, arguments, target)

@@ -68,7 +68,8 @@ class KernelSpec:
     those that it changes in place or writes in part; if it ``returns`` tensors, these are compared too. ``tables``
     are the launch tables that it chooses from. ``verify``, where given, replaces the comparison for outputs with
     more than one right answer: it takes the arguments after the kernel ran and raises AssertionError. ``variants``
-    maps names to wrappers for one arch alone (Hopper siblings), which every case runs too where they apply.
+    maps names to wrappers for one arch alone (Hopper siblings), which every case runs too where they apply;
+    ``untried`` are those that have never run and that no default chooses: they are compiled, and run where asked for.
     """
 
     name: str
@@ -83,17 +84,19 @@ class KernelSpec:
     tolerance: Tolerance = Tolerance()
     verify: Callable[[Arguments], None] | None = None
     variants: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    untried: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def wrapper(self, variant: str = "triton") -> Callable[..., Any]:
         """The wrapper, imported now, and Triton with it."""
-        where = self.triton if variant == "triton" else self.variants[variant][0]
+        where = self.triton if variant == "triton" else {**self.variants, **self.untried}[variant][0]
         module, _, name = where.partition(":")
         found: Callable[..., Any] = getattr(importlib.import_module(module), name)
         return found
 
-    def wrappers(self, arch: str) -> dict[str, Callable[..., Any]]:
-        """The wrappers that run on ``arch``: the portable one, then the variants of that arch."""
-        names = ["triton", *(name for name, (_, only) in self.variants.items() if only == arch)]
+    def wrappers(self, arch: str, untried: bool = False) -> dict[str, Callable[..., Any]]:
+        """The wrappers that run on ``arch``: the portable one, then that arch's variants, ``untried`` or not."""
+        variants = {**self.variants, **self.untried} if untried else self.variants
+        names = ["triton", *(name for name, (_, only) in variants.items() if only == arch)]
         return {name: self.wrapper(name) for name in names}
 
 

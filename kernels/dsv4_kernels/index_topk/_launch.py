@@ -59,3 +59,21 @@ ROW = LaunchTable(
     ),
 )
 """Of the sibling that NVIDIA runs for rows that fit one ``BLOCK``; longer ones take the tables above."""
+
+BINS = LaunchTable(
+    "index_topk.bins",
+    {"nvidia": (row(config(4, 1, PDL, BLOCK=0, BINS=0)),)},
+    (
+        config(4, 1, PDL, BLOCK=1024, BINS=512),
+        config(4, 1, PDL, BLOCK=2048, BINS=1024),
+        config(8, 1, PDL, BLOCK=4096, BINS=2048),
+        config(8, 1, PDL, BLOCK=8192, BINS=2048),
+        config(8, 1, PDL, BLOCK=2048, BINS=1024),
+        config(16, 1, PDL, BLOCK=2048, BINS=2048),
+        config(4, 1, PDL, BLOCK=4096, BINS=1024),
+        config(16, 1, PDL, BLOCK=4096, BINS=2048),
+        config(16, 1, PDL, BLOCK=8192, BINS=2048),
+    ),
+)
+"""Of the sibling that counts scores in ``BINS``, for rows that fit one ``BLOCK``. It has not run on a GPU yet: no row
+fits unless the tuner or a pin says otherwise."""

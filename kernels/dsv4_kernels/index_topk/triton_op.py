@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
 from dsv4_kernels.index_topk._kernel import _index_topk_kernel, _index_topk_merge_kernel
-from dsv4_kernels.index_topk._launch import INDEX_TOPK, MERGE, ROW
+from dsv4_kernels.index_topk._launch import BINS, INDEX_TOPK, MERGE, ROW
 from dsv4_kernels.launch import Config, launch, overlaps
 from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace
@@ -17,20 +19,41 @@ def index_topk(scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.T
     """See :func:`dsv4_kernels.index_topk.index_topk_reference`."""
     entries = scores.shape[1]
     if overlaps(scores):
+        bins = BINS.choose(target_of(scores.device), entries=entries)
+        if 0 < entries <= bins["BLOCK"]:
+            _by_bins(scores, visible, k, out, bins)
+            return
         chosen = ROW.choose(target_of(scores.device), entries=entries)
         if entries <= chosen["BLOCK"]:
-            _one_program_a_row(scores, visible, k, out, chosen)
+            from dsv4_kernels.index_topk._nvidia import _index_topk_row_kernel
+
+            _one_program_a_row(_index_topk_row_kernel, scores, visible, k, out, chosen)
             return
     index_topk_portable(scores, visible, k, out)
 
 
-def _one_program_a_row(scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.Tensor, chosen: Config) -> None:
-    """NVIDIA's sibling."""
-    from dsv4_kernels.index_topk._nvidia import _index_topk_row_kernel
+def index_topk_by_bins(scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.Tensor) -> None:
+    """As :func:`index_topk`, with NVIDIA's sibling that counts in bins for all rows that fit one of its candidates."""
+    fit = [c for c in BINS.candidates if 0 < scores.shape[1] <= c["BLOCK"]]
+    if fit:
+        _by_bins(scores, visible, k, out, fit[0])
+    else:
+        index_topk(scores, visible, k, out)
 
+
+def _by_bins(scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.Tensor, chosen: Config) -> None:
+    from dsv4_kernels.index_topk._bins import _index_topk_bins_kernel
+
+    _one_program_a_row(_index_topk_bins_kernel, scores, visible, k, out, chosen)
+
+
+def _one_program_a_row(
+    kernel: Any, scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.Tensor, chosen: Config
+) -> None:
+    """One of NVIDIA's siblings."""
     _check(scores, visible, k, out)
     launch(
-        _index_topk_row_kernel,
+        kernel,
         (scores.shape[0],),
         {
             "scores_ptr": scores, "visible_ptr": visible, "out_ptr": out, "n_entries": scores.shape[1],

@@ -55,6 +55,21 @@ FEW = LaunchTable(
 FEW_TOKENS = 4
 """The most tokens that ``FEW`` serves."""
 
+WORDS = LaunchTable(
+    "moe_route.words",
+    {"nvidia": (row(config(4, 1, PDL, PAIRS=0, GROUP=1, VEC=8)),)},
+    tuple(
+        config(warps, 1, PDL, PAIRS=pairs, GROUP=group, VEC=vec)
+        for group in (1, 4)
+        for pairs, warps, vec in ((1, 4, 8), (2, 8, 4), (1, 8, 4), (2, 4, 8), (1, 8, 8), (2, 8, 8))
+    ),
+)
+"""Of NVIDIA's sibling for few tokens of bf16, with ``2 PAIRS`` experts a program. It has not run on a GPU yet, so there
+are none unless the tuner or a pin says otherwise."""
+
+WORDS_TOKENS = 16
+"""The most tokens that ``WORDS`` serves."""
+
 HASH_ROUTE = LaunchTable(
     "hash_route",
     {"nvidia": (row(config(16, 1, PDL, BLOCK_D=4096)),), "amd": (row(config(4, BLOCK_D=1024)),)},

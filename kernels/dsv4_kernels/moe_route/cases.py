@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dsv4_kernels.moe_route._launch import FEW, HASH_ROUTE, ROUTE
+from dsv4_kernels.moe_route._launch import FEW, HASH_ROUTE, ROUTE, WORDS
 from dsv4_kernels.moe_route.reference import moe_route_reference
 from dsv4_kernels.registry import Arguments, Case, Cost, KernelSpec
 from dsv4_kernels.testing.inputs import Inputs
@@ -39,6 +39,14 @@ def _negative(inputs: Inputs, shape: tuple[int, int, float]) -> Arguments:
     return arguments
 
 
+def _same(arguments: Arguments) -> Arguments:
+    """Experts that are alike by threes: ties."""
+    gate = arguments["gate"]
+    if not gate.is_meta:
+        gate.copy_(gate[torch.arange(gate.shape[0], device=gate.device) // 3])
+    return arguments
+
+
 def check_route(arguments: Arguments) -> None:
     """The choice is a best one in float64, up to the last places of float32; the weights are its own."""
     a = arguments
@@ -59,6 +67,10 @@ def check_route(arguments: Arguments) -> None:
         got = ranked.gather(1, chosen)
         slack = 1e-5 * best.abs().amax()
         assert bool((got >= best - slack).all()), f"a chosen expert is {float((best - got).amax()):.2e} from the best"
+        alike, lower = ranked.unsqueeze(1) == got.unsqueeze(2), torch.arange(ranked.shape[1], device=chosen.device)
+        passed_over = (alike & (lower < chosen.unsqueeze(2))).sum(2)
+        taken = ((got.unsqueeze(1) == got.unsqueeze(2)) & (chosen.unsqueeze(1) < chosen.unsqueeze(2))).sum(2)
+        assert torch.equal(passed_over, taken), "of experts that are alike a higher one was chosen"
     w = scores.gather(1, chosen)
     if a["renormalise"]:
         w = w / (w.sum(1, keepdim=True) + 1e-20)
@@ -97,21 +109,31 @@ SPECS = (
             Case("small-hash-70", lambda i: _route(i, 70, (256, 24, 1.5), table=True)),
             Case("small-softmax", lambda i: _route(i, 3, (192, 8, 1.0), scoring="softmax", top_k=2, renormalise=False)),
             Case("small-sigmoid", lambda i: _route(i, 3, (192, 8, 1.0), scoring="sigmoid", bias=False, top_k=2)),
-            Case("softmax-2", lambda i: _route(i, 2, (192, 8, 1.0), scoring="softmax", top_k=2, renormalise=False)),
+            Case(
+                "softmax-2",
+                lambda i: _route(i, 2, (192, 8, 1.0), scoring="softmax", top_k=2, renormalise=False),
+                compiled=True,
+            ),
             Case("sigmoid-2", lambda i: _route(i, 2, (192, 12, 1.0), scoring="sigmoid", bias=False, top_k=2)),
             Case("float32-2", lambda i: _route(i, 2, (192, 16, 1.0), dtype=torch.float32)),
             Case("flash-2", lambda i: _route(i, 2, FLASH), small=False),
             Case("pro-2", lambda i: _route(i, 2, PRO), small=False),
+            Case("flash-16", lambda i: _route(i, 16, FLASH), small=False),
+            Case("pro-16", lambda i: _route(i, 16, PRO), small=False),
+            Case("pro-sigmoid-3", lambda i: _route(i, 3, PRO, scoring="sigmoid", bias=False, top_k=8), small=False),
+            Case("flash-same-2", lambda i: _same(_route(i, 2, FLASH, bias=False, top_k=4)), small=False),
+            Case("small-same-2", lambda i: _same(_route(i, 2, (256, 24, 1.5), bias=False, top_k=4))),
             Case("float32", lambda i: _route(i, 3, (192, 16, 1.0), dtype=torch.float32)),
             Case("float32-20", lambda i: _route(i, 20, (192, 16, 1.0), dtype=torch.float32)),
             Case("very-negative", lambda i: _negative(i, (256, 24, 1.5))),
             Case("empty", lambda i: _route(i, 0, (256, 24, 1.5))),
-            Case("flash-700", lambda i: _route(i, 700, FLASH), small=False),
+            Case("flash-700", lambda i: _route(i, 700, FLASH), small=False, compiled=True),
             Case("flash-8192", lambda i: _route(i, 8192, FLASH), small=False, bench=True),
         ),
         _cost,
-        (ROUTE, HASH_ROUTE, FEW),
+        (ROUTE, HASH_ROUTE, FEW, WORDS),
         outputs=("weights", "experts"),
         verify=check_route,
+        untried={"words": ("dsv4_kernels.moe_route.triton_op:moe_route_by_words", "sm_90")},
     ),
 )

@@ -10,10 +10,10 @@ import triton
 
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
 from dsv4_kernels.invariant import counted
-from dsv4_kernels.launch import Config, launch, overlaps
+from dsv4_kernels.launch import Config, launch, overlaps, pinned
 from dsv4_kernels.moe_route._few import _route_few_kernel
 from dsv4_kernels.moe_route._kernel import _hash_route_kernel, _route_kernel
-from dsv4_kernels.moe_route._launch import FEW, FEW_TOKENS, HASH_ROUTE, HASH_TOKENS, ROUTE
+from dsv4_kernels.moe_route._launch import FEW, FEW_TOKENS, HASH_ROUTE, HASH_TOKENS, ROUTE, WORDS, WORDS_TOKENS
 from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace, zeroed_workspace
 
@@ -65,6 +65,11 @@ def moe_route(
         launch(_hash_route_kernel, (tokens,), shared, choice, HASH_ROUTE.choose(target, tokens=tokens))
         return
     bounds = {"bias_ptr": bias, "n_experts": n_experts}
+    if table is None and overlaps(x) and counted("tokens", tokens) <= WORDS_TOKENS:
+        words = WORDS.choose(target, tokens=tokens, d=d)
+        if _sends_words(x, gate, scoring, words):
+            _by_words(shared | bounds, choice, words)
+            return
     if table is None and counted("tokens", tokens) <= FEW_TOKENS:
         few = {n: v for n, v in (shared | bounds).items() if "table" not in n and n != "token_ids_ptr"}
         _few(few, choice, FEW.choose(target, tokens=tokens, d=d))
@@ -82,6 +87,47 @@ def moe_route(
         {**choice, "HAS_BIAS": bias is not None, "HAS_TABLE": table is not None, "E_PAD": padded,
          "CHOOSE_T": min(4, chosen["BLOCK_T"]),
          "SPLIT_D": triton.cdiv(triton.cdiv(d, chosen["SPLITS"]), step) * step},
+        chosen,
+    )  # fmt: skip
+
+
+def _sends_words(x: torch.Tensor, gate: torch.Tensor, scoring: str, chosen: Config) -> bool:
+    """Whether NVIDIA's sibling is chosen and can: whole tiles of bf16, aligned, that are scored one by one."""
+    if not chosen["PAIRS"]:
+        return False
+    columns = chosen["VEC"] * 32 * chosen.num_warps
+    aligned = x.stride(0) % 8 == 0 and gate.stride(0) % 8 == 0 and gate.shape[0] > 32
+    return (
+        aligned and x.dtype == torch.bfloat16 and scoring != "softmax"
+        and x.shape[1] % columns == 0 and gate.shape[0] % 4 == 0
+    )  # fmt: skip
+
+
+def moe_route_by_words(**arguments: Any) -> None:
+    """As :func:`moe_route`, with NVIDIA's sibling wherever it can, in a config of its candidates."""
+    group = 1 if arguments["x"].shape[0] <= 2 else 4
+    with pinned({WORDS.name: next(c for c in WORDS.candidates if c["GROUP"] == group)}):
+        moe_route(**arguments)
+
+
+def _by_words(arguments: Mapping[str, Any], choice: Mapping[str, Any], chosen: Config) -> None:
+    """NVIDIA's sibling; arguments as the other kernels have them."""
+    from dsv4_kernels.moe_route._nvidia import _route_words_kernel
+
+    x, n_experts = arguments["x_ptr"], arguments["n_experts"]
+    tokens, padded = x.shape[0], triton.next_power_of_2(n_experts)
+    words = zeroed_workspace("moe_route.words", (max(tokens, 1), padded), torch.int32, x.device)
+    other = ("table_ptr", "table_stride", "token_ids_ptr", "d", "n_experts")
+    own = {n: v for n, v in arguments.items() if n not in other}
+    constants = {n: v for n, v in choice.items() if n != "K_PAD"}
+    launch(
+        _route_words_kernel,
+        (n_experts // (2 * chosen["PAIRS"]) if tokens else 0,),
+        {**own, "words_ptr": words, "n_tokens": tokens},
+        {
+            **constants, "HAS_BIAS": arguments["bias_ptr"] is not None, "N_EXPERTS": n_experts, "E_PAD": padded,
+            "STEPS": x.shape[1] // (chosen["VEC"] * 32 * chosen.num_warps),
+        },
         chosen,
     )  # fmt: skip
 

@@ -22,17 +22,18 @@ from dsv4_kernels.testing.inputs import Inputs
 
 
 def walk(
-    device: torch.device, names: Sequence[str] = (), *, seed: int = 0, small: bool = False
+    device: torch.device, names: Sequence[str] = (), *, seed: int = 0, small: bool = False, untried: bool = False
 ) -> Iterator[tuple[str, Verdict]]:
     """Variant and verdict of each case of each kernel (of those called ``names``) on ``device``.
 
-    ``small``: only the cases that the interpreter can do. An exception of a kernel is its verdict.
+    ``small``: only the cases that the interpreter can do. ``untried``: variants that never ran, too. An
+    exception of a kernel is its verdict.
     """
     arch = target_of(device).arch
     for spec in specs().values():
         if names and spec.name not in names:
             continue
-        wrappers = {"triton": spec.wrapper()} if small else spec.wrappers(arch)
+        wrappers = {"triton": spec.wrapper()} if small else spec.wrappers(arch, untried)
         for case in spec.cases:
             if (small and not case.small) or (not small and case.bench and not case.small):
                 continue
@@ -56,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--kernels", default="", help="names, comma-separated; default: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", default="", help="take the launch tables of this target (under the interpreter)")
+    parser.add_argument("--untried", action="store_true", help="variants that never ran, too")
     args = parser.parse_args(argv)
     device = torch.device(args.device)
     small = device.type == "cpu"
@@ -66,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error("on the CPU kernels run under the interpreter only: set TRITON_INTERPRET=1")
         interpreter.repair()
     names = [name for name in args.kernels.split(",") if name]
-    verdicts = walk(device, names, seed=args.seed, small=small)
+    verdicts = walk(device, names, seed=args.seed, small=small, untried=args.untried)
     if not args.target:
         return _print(verdicts)
     with forced_target(args.target):
