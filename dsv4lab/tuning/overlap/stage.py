@@ -15,6 +15,7 @@ from dsv4lab.config.engine import EngineConfig
 from dsv4lab.config.model import ModelConfig
 from dsv4lab.engine.device_runs import DeviceRuns
 from dsv4lab.engine.runner import Runner
+from dsv4lab.engine.warm import warm_cpu_loops
 from dsv4lab.errors import UnavailableError, UsageError
 from dsv4lab.kv.metadata import BatchItem
 from dsv4lab.model.builder import Shape
@@ -51,6 +52,8 @@ class Stage:
         if not self.on_gpu and settings.shape not in CPU_SHAPES:
             raise UsageError(f"shape is {settings.shape!r}: on the CPU device it takes {' or '.join(CPU_SHAPES)}")
         self.model = model_of(settings.shape, settings.layers)
+        if not self.on_gpu:
+            warm_cpu_loops()
         config = engine_config(settings)
         self.runner = Runner(self.model, _weights(self.model, config), config, device=device)
         self._steps: dict[object, Step] = {}
