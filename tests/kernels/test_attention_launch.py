@@ -106,3 +106,27 @@ def test_recorded_results_were_gated_and_name_their_machine(repo_root: Path) -> 
         assert rows[0]["machine"]["gpu"] == "NVIDIA H200"
         assert all(row["gate"] in ("green", "not run") for row in rows[1:])
         assert np.all([row["us"] > 0 and row["bytes"] > 0 for row in rows[1:]])
+
+
+@pytest.mark.parametrize(
+    ("heads", "tokens", "length", "kernel"),
+    [
+        (16, 1, 192, "_sparse_decode_kernel"),
+        (16, 8, 192, "_sparse_decode_kernel"),
+        (16, 1, 1152, "hopper_fp8_kernel"),
+        (16, 8, 640, "hopper_fp8_kernel"),
+        (64, 1, 192, "hopper_fp8_kernel"),
+    ],
+)
+def test_fp8_lists_go_to_the_portable_kernel_only_where_few_heads_have_short_ones(
+    heads: int, tokens: int, length: int, kernel: str
+) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    from dsv4_kernels.sparse_decode.cases import decode_arguments, two_pools
+    from dsv4_kernels.sparse_decode.triton_op import sparse_decode_fp8
+
+    inputs = Inputs("meta", 0)
+    arguments = decode_arguments(inputs, heads, (length,) * tokens) | two_pools(inputs, 700, 512)
+    with forced_target("sm_90"), recorded() as launches:
+        sparse_decode_fp8(**arguments)
+    assert launches[0].kernel.__name__ == kernel

@@ -101,14 +101,83 @@ def _producer(
                 count += 1
 
 
+def _exchange() -> str:
+    """PTX: transpose the four words of each of two rows that the four lanes of a quad hold."""
+    lines = [".reg .pred p; .reg .b32 lane, t, w<8>; mov.u32 lane, %laneid;"]
+    lines += [f"mov.b32 w{i}, ${8 + i};" for i in range(8)]
+    for bit in (1, 2):
+        lines.append(f"and.b32 t, lane, {bit}; setp.ne.u32 p, t, 0;")
+        for group in (g for g in range(4) if not g & bit):
+            for row in (0, 1):
+                a, b = f"w{2 * group + row}", f"w{2 * (group + bit) + row}"
+                lines.append(f"selp.b32 t, {a}, {b}, p; shfl.sync.bfly.b32 t, t, {bit}, 31, -1;")
+                lines.append(f"selp.b32 {a}, t, {a}, p; selp.b32 {b}, {b}, t, p;")
+    lines += [f"mov.b32 ${i}, w{i};" for i in range(8)]
+    return "{\n" + "\n".join(lines) + "\n}"
+
+
+_EXCHANGE = gl.constexpr(_exchange())
+_EXCHANGE_OPERANDS = gl.constexpr(",".join(["=r"] * 8 + ["r"] * 8))
+
+
+@gluon.jit
+def _runs_of_eight(x):
+    """``x [HEADS, HALF]`` of 16-bit values as the matrix units leave it, with eight neighbours of a row in a lane.
+
+    The lanes of a quad exchange words, so that lane ``q`` has pair ``g`` of eight where it had pair ``q`` of eight
+    ``g``; the rest is names.
+    """
+    x = gl.inline_asm_elementwise(_EXCHANGE, _EXCHANGE_OPERANDS, [x], dtype=x.dtype, is_pure=False, pack=16)
+    x = x.reshape([HEADS, HALF // 32, 4, 4, 2]).permute((0, 1, 3, 2, 4))
+    return x.reshape([HEADS, HALF])
+
+
+@gluon.jit
+def _put_result(acc, m, norm, half: gl.constexpr, token, head, sink_ptr, out_ptr, stride_t, stride_h, H: gl.constexpr):
+    """Add the sink, divide, and store: each lane 16 bytes, for stores of pairs cost more than all else of a short list.
+
+    ``acc [HEADS, HALF]``, ``m`` and ``norm [HEADS]`` in slices of its layout.
+    """
+    heads = head + gl.arange(0, HEADS, layout=m.type.layout)
+    sink = gl.load(sink_ptr + heads, mask=heads < H, other=0.0) * LOG2E
+    top = gl.maximum(m, sink)
+    alpha = gl.exp2(m - top)
+    share = alpha / (norm * alpha + gl.exp2(sink - top))
+    eights: gl.constexpr = gl.DistributedLinearLayout(
+        [[0, 1], [0, 2], [0, 4], [8, 0], [0, 32], [0, 64], [0, 128]],
+        [[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]], [], [HEADS, HALF],
+    )  # fmt: skip
+    result = _runs_of_eight((acc * share[:, None]).to(out_ptr.dtype.element_ty))
+    result = gl.convert_layout(result, eights, assert_trivial=True)
+    place = head + gl.arange(0, HEADS, layout=gl.SliceLayout(1, eights))[:, None]
+    d = half * HALF + gl.arange(0, HALF, layout=gl.SliceLayout(0, eights))[None, :]
+    target = out_ptr + token.to(gl.int64) * stride_t + place * stride_h + d
+    gl.store(target, result, mask=(place < H) & (d >= 0))
+
+
+@gluon.jit
+def _put_part(
+    acc, m, norm, half: gl.constexpr, part, stages, head, acc_ptr, stats_ptr, layout: gl.constexpr, H: gl.constexpr
+):
+    """Leave the partial result number ``part`` as ``_sparse_decode_kernel`` does."""
+    heads = head + gl.arange(0, HEADS, layout=m.type.layout)
+    d = half * HALF + gl.arange(0, HALF, layout=gl.SliceLayout(0, layout))
+    if stages > 0:
+        target = acc_ptr + part * (H * DIM) + heads[:, None] * DIM + d[None, :]
+        gl.store(target, acc, mask=(heads < H)[:, None] & (d >= 0)[None, :])
+    if half == 0:
+        gl.store(stats_ptr + part * (2 * H) + heads, m, mask=heads < H)
+        gl.store(stats_ptr + part * (2 * H) + H + heads, norm, mask=heads < H)
+
+
 @gluon.jit
 def _consumer(
     half: gl.constexpr, sink_ptr, out_ptr, acc_ptr, stats_ptr, prefix_indices, prefix_indptr, extend_indices,
     extend_indptr, n_items, splits, scale, out_stride_t, out_stride_h, q_smem, kv_smem, q_full, q_empty, full, empty,
-    H: gl.constexpr, PARTS: gl.constexpr, EXTEND: gl.constexpr, STAGES: gl.constexpr,
+    H: gl.constexpr, PARTS: gl.constexpr, EXTEND: gl.constexpr, STAGES: gl.constexpr, COLUMNS: gl.constexpr,
 ):  # fmt: skip
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
-    o_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HALF, 16])
+    o_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     p_layout: gl.constexpr = gl.DotOperandLayout(0, o_layout, 2)
     rows: gl.constexpr = gl.SliceLayout(1, s_layout)
     o_rows: gl.constexpr = gl.SliceLayout(1, o_layout)
@@ -154,26 +223,12 @@ def _consumer(
             count += 1
         if stages > 0:
             q_count += 1
-        heads = head + gl.arange(0, HEADS, layout=o_rows)
-        d = half * HALF + gl.arange(0, HALF, layout=gl.SliceLayout(0, o_layout))
-        mask = (heads < H)[:, None] & (d >= 0)[None, :]
-        m_o = gl.convert_layout(m, o_rows)
-        l_o = gl.convert_layout(norm, o_rows)
+        m_o, norm_o = gl.convert_layout(m, o_rows), gl.convert_layout(norm, o_rows)
         if not PARTS:
-            sink = gl.load(sink_ptr + heads, mask=heads < H, other=0.0) * LOG2E
-            top = gl.maximum(m_o, sink)
-            alpha = gl.exp2(m_o - top)
-            total = l_o * alpha + gl.exp2(sink - top)
-            result = (acc * alpha[:, None] / total[:, None]).to(out_ptr.dtype.element_ty)
-            target = out_ptr + token.to(gl.int64) * out_stride_t + heads[:, None] * out_stride_h + d[None, :]
-            gl.store(target, result, mask=mask)
+            _put_result(acc, m_o, norm_o, half, token, head, sink_ptr, out_ptr, out_stride_t, out_stride_h, H)
         else:
             part = token.to(gl.int64) * splits + split
-            if stages > 0:
-                gl.store(acc_ptr + part * (H * DIM) + heads[:, None] * DIM + d[None, :], acc, mask=mask)
-            if half == 0:
-                gl.store(stats_ptr + part * (2 * H) + heads, m_o, mask=heads < H)
-                gl.store(stats_ptr + part * (2 * H) + H + heads, l_o, mask=heads < H)
+            _put_part(acc, m_o, norm_o, half, part, stages, head, acc_ptr, stats_ptr, o_layout, H)
 
 
 @gluon.jit(do_not_specialize=["n_items", "splits"])
@@ -206,7 +261,7 @@ def hopper_attention_kernel(
                 (
                     0, sink_ptr, out_ptr, acc_ptr, stats_ptr, prefix_indices, prefix_indptr, extend_indices,
                     extend_indptr, n_items, splits, scale, out_stride_t, out_stride_h, q_smem, kv_smem, q_full,
-                    q_empty, full, empty, H, PARTS, EXTEND, STAGES,
+                    q_empty, full, empty, H, PARTS, EXTEND, STAGES, HALF,
                 ),
             ),
             (
@@ -214,7 +269,7 @@ def hopper_attention_kernel(
                 (
                     1, sink_ptr, out_ptr, acc_ptr, stats_ptr, prefix_indices, prefix_indptr, extend_indices,
                     extend_indptr, n_items, splits, scale, out_stride_t, out_stride_h, q_smem, kv_smem, q_full,
-                    q_empty, full, empty, H, PARTS, EXTEND, STAGES,
+                    q_empty, full, empty, H, PARTS, EXTEND, STAGES, HALF,
                 ),
             ),
             (
@@ -227,139 +282,5 @@ def hopper_attention_kernel(
             ),
         ],
         [4, 4],
-        [216, 72],
-    )  # fmt: skip
-
-
-TILE = gl.constexpr(64)
-NOPE = gl.constexpr(448)
-
-
-@gluon.jit
-def _codes(base, ok, tile: gl.constexpr):
-    """Codes ``[KEYS, TILE]`` and scales ``[KEYS]`` of one tile; zeros where a row is missing."""
-    bytes_: gl.constexpr = gl.BlockedLayout([1, 16], [8, 4], [4, 1], [1, 0])
-    d = gl.arange(0, TILE, layout=gl.SliceLayout(0, bytes_))
-    code = gl.load(base[:, None] + tile * TILE + d[None, :], mask=ok[:, None] & (d >= 0)[None, :], other=0)
-    return code, gl.load(base + NOPE + 2 * tile, mask=ok, other=127)
-
-
-@gluon.jit
-def _put(code, exponent, kv, tile: gl.constexpr):
-    """Decode one tile into the stage."""
-    scale = (exponent.to(gl.int32) << 23).to(gl.float32, bitcast=True)
-    value = code.to(gl.float8e4nv, bitcast=True).to(gl.float32) * scale[:, None]
-    kv.slice(tile * TILE, TILE, dim=1).store(value.to(kv.dtype))
-
-
-@gluon.jit
-def _fp8_producer(
-    q_ptr, pool_ptr, rope_ptr, indices, indptr, n_items, splits, q_stride_t, q_stride_h, pool_stride, rope_stride,
-    q_smem, kv_smem, q_full, q_empty, full, empty, H: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
-    bytes_: gl.constexpr = gl.BlockedLayout([1, 16], [8, 4], [4, 1], [1, 0])
-    copy: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    d = gl.arange(0, DIM, layout=gl.SliceLayout(0, copy))
-    rope_d = gl.arange(0, TILE, layout=gl.SliceLayout(0, copy))
-    r = gl.arange(0, KEYS, layout=gl.SliceLayout(1, copy))
-    key = gl.arange(0, KEYS, layout=gl.SliceLayout(1, bytes_))
-    count = 0
-    q_count = 0
-    for item in range(gl.program_id(0), n_items, gl.num_programs(0)):
-        token, _, head, begin, _, _, first, last, stages = _item(item, splits, indptr, indptr, H, False)
-        if stages > 0:
-            mbarrier.wait(q_empty, (q_count & 1) ^ 1)
-            q_row = q_ptr + token.to(gl.int64) * q_stride_t + (head + r) * q_stride_h
-            async_copy.async_copy_global_to_shared(
-                q_smem.index(0), q_row[:, None] + d[None, :], mask=(head + r < H)[:, None] & (d >= 0)[None, :]
-            )
-            async_copy.mbarrier_arrive(q_full, increment_count=False)
-            q_count += 1
-            for j in range(stages):
-                at = first + j * KEYS
-                row = gl.load(indices + begin + at + key, mask=at + key < last, other=-1)
-                ok = row >= 0
-                base = pool_ptr + gl.where(ok, row, 0).to(gl.int64) * pool_stride
-                c0, e0 = _codes(base, ok, 0)
-                c1, e1 = _codes(base, ok, 1)
-                c2, e2 = _codes(base, ok, 2)
-                c3, e3 = _codes(base, ok, 3)
-                c4, e4 = _codes(base, ok, 4)
-                c5, e5 = _codes(base, ok, 5)
-                c6, e6 = _codes(base, ok, 6)
-                own = gl.load(indices + begin + at + r, mask=at + r < last, other=-1)
-                rope_row = rope_ptr + gl.where(own >= 0, own, 0).to(gl.int64) * rope_stride
-                stage = count % STAGES
-                kv = kv_smem.index(stage)
-                mbarrier.wait(empty.index(stage), (count // STAGES & 1) ^ 1)
-                async_copy.async_copy_global_to_shared(
-                    kv.slice(NOPE, TILE, dim=1), rope_row[:, None] + rope_d[None, :],
-                    mask=(own >= 0)[:, None] & (rope_d >= 0)[None, :],
-                )  # fmt: skip
-                async_copy.mbarrier_arrive(full.index(stage), increment_count=False)
-                _put(c0, e0, kv, 0)
-                _put(c1, e1, kv, 1)
-                _put(c2, e2, kv, 2)
-                _put(c3, e3, kv, 3)
-                _put(c4, e4, kv, 4)
-                _put(c5, e5, kv, 5)
-                _put(c6, e6, kv, 6)
-                fence_async_shared()
-                mbarrier.arrive(full.index(stage), count=1)
-                count += 1
-
-
-@gluon.jit(do_not_specialize=["n_items", "splits"])
-def hopper_fp8_kernel(
-    q_ptr, pool_ptr, rope_ptr, indices, indptr, sink_ptr, out_ptr, acc_ptr, stats_ptr, n_items, splits, scale,
-    q_stride_t, q_stride_h, pool_stride, rope_stride, out_stride_t, out_stride_h,
-    H: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr, PDL: gl.constexpr,
-):  # fmt: skip
-    """As :func:`hopper_attention_kernel` without ``kv``, on the fp8 layout: the producer decodes e4m3 to bf16.
-
-    It holds a stage's codes in registers while the stage before is still in use, so one gather is always in flight;
-    the 64 rope values of a row go to shared memory by ``cp.async``.
-    """
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
-    dtype: gl.constexpr = q_ptr.dtype.element_ty
-    tile: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
-    q_smem = gl.allocate_shared_memory(dtype, [1, HEADS, DIM], tile)
-    kv_smem = gl.allocate_shared_memory(dtype, [STAGES, KEYS, DIM], tile)
-    q_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    q_empty = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    mbarrier.init(q_full, count=128)
-    mbarrier.init(q_empty, count=2)
-    for i in gl.static_range(STAGES):
-        mbarrier.init(full.index(i), count=129)
-        mbarrier.init(empty.index(i), count=2)
-    gl.warp_specialize(
-        [
-            (
-                _consumer,
-                (
-                    0, sink_ptr, out_ptr, acc_ptr, stats_ptr, indices, indptr, indices, indptr, n_items, splits, scale,
-                    out_stride_t, out_stride_h, q_smem, kv_smem, q_full, q_empty, full, empty, H, PARTS, False, STAGES,
-                ),
-            ),
-            (
-                _consumer,
-                (
-                    1, sink_ptr, out_ptr, acc_ptr, stats_ptr, indices, indptr, indices, indptr, n_items, splits, scale,
-                    out_stride_t, out_stride_h, q_smem, kv_smem, q_full, q_empty, full, empty, H, PARTS, False, STAGES,
-                ),
-            ),
-            (
-                _fp8_producer,
-                (
-                    q_ptr, pool_ptr, rope_ptr, indices, indptr, n_items, splits, q_stride_t, q_stride_h, pool_stride,
-                    rope_stride, q_smem, kv_smem, q_full, q_empty, full, empty, H, STAGES,
-                ),
-            ),
-        ],
-        [4, 4],
-        [192, 120],
+        [224, 64],
     )  # fmt: skip

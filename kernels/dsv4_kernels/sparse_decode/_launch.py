@@ -37,6 +37,10 @@ DECODE = LaunchTable(
 DECODE_FP8 = LaunchTable(
     "sparse_decode_fp8",
     {
+        "sm_90": (
+            row(config(4, 2, PDL, BLOCK_H=16, BLOCK_K=16, KEYS_ON_ROWS=0), heads=16),
+            row(config(8, 3, PDL, BLOCK_H=16, BLOCK_K=32, KEYS_ON_ROWS=0)),
+        ),
         "nvidia": (row(config(8, 3, PDL, BLOCK_H=16, BLOCK_K=32, KEYS_ON_ROWS=0)),),
         "amd": (
             row(config(4, 1, BLOCK_H=16, BLOCK_K=16, KEYS_ON_ROWS=0), heads=16),
@@ -95,3 +99,10 @@ Where batches must not differ, all have the splits of ``dsv4_kernels.invariant``
 """
 
 HOPPER = LaunchTable("sparse_decode.hopper", {"sm_90": (row(config(4, 1, PDL, STAGES=2)),)})
+
+HOPPER_FP8 = LaunchTable(
+    "sparse_decode.hopper_fp8",
+    {"sm_90": (row(config(4, 1, PDL, STAGES=2, PRODUCERS=1, BITS=0)),)},
+    tuple(config(4, 1, PDL, STAGES=2, PRODUCERS=producers, BITS=bits) for producers in (1, 2) for bits in (0, 1)),
+)
+"""Of the Hopper sibling on an fp8 pool; two producers and decoding by ``BITS`` have not run on a GPU yet."""

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
-from dsv4_kernels.launch import launch
-from dsv4_kernels.sparse_decode._hopper import hopper_attention_kernel, hopper_fp8_kernel
-from dsv4_kernels.sparse_decode._launch import HOPPER
-from dsv4_kernels.sparse_decode.triton_op import check_lists, check_two_pools, partial_results, reduce, splits_of
+from dsv4_kernels.launch import PDL, config, launch, pinned
+from dsv4_kernels.sparse_decode._hopper import hopper_attention_kernel
+from dsv4_kernels.sparse_decode._hopper_fp8 import hopper_fp8_kernel
+from dsv4_kernels.sparse_decode._hopper_fp8_two import hopper_fp8_two_kernel
+from dsv4_kernels.sparse_decode._launch import HOPPER, HOPPER_FP8
+from dsv4_kernels.sparse_decode.triton_op import (
+    check_lists,
+    check_two_pools,
+    partial_results,
+    reduce,
+    rows_aligned,
+    splits_of,
+)
 from dsv4_kernels.target import target_of
 
 DIM, HEADS, KEYS = 512, 64, 64
@@ -55,11 +66,16 @@ def sparse_decode_fp8_hopper(
     *,
     splits: int | None = None,
 ) -> None:
-    """See :func:`dsv4_kernels.sparse_decode.sparse_decode_fp8_reference`; 512 dims, 64 of them rope, bf16, sm_90."""
+    """See :func:`dsv4_kernels.sparse_decode.sparse_decode_fp8_reference`; 512 dims, 64 of them rope, bf16, sm_90.
+
+    Rows of both pools begin on 16 bytes.
+    """
     check_lists(q, indices, indptr, sink, out)
     check_two_pools(q, pool, rope_pool)
     tokens, heads, _ = q.shape
     require_shape("rope_pool", rope_pool, -1, 64)
+    require_dtype("q", q, torch.bfloat16)
+    require(rows_aligned(pool) and rows_aligned(rope_pool), "a pool has rows that do not begin on 16 bytes")
     if tokens == 0:
         return
     target = target_of(q.device)
@@ -67,8 +83,9 @@ def sparse_decode_fp8_hopper(
         splits = splits_of("hopper", target, tokens, triton.cdiv(heads, HEADS), indices.shape[0], KEYS, heads)
     acc, stats = partial_results(q, splits)
     items = tokens * splits * triton.cdiv(heads, HEADS)
+    chosen = HOPPER_FP8.choose(target)
     launch(
-        hopper_fp8_kernel,
+        hopper_fp8_two_kernel if chosen["PRODUCERS"] == 2 else hopper_fp8_kernel,
         (min(items, target.units),),
         {
             "q_ptr": q, "pool_ptr": pool, "rope_ptr": rope_pool, "indices": indices, "indptr": indptr,
@@ -77,10 +94,22 @@ def sparse_decode_fp8_hopper(
             "rope_stride": rope_pool.stride(0), "out_stride_t": out.stride(0), "out_stride_h": out.stride(1),
         },
         {"H": heads, "PARTS": splits > 1, "PDL": True},
-        HOPPER.choose(target),
+        chosen,
     )  # fmt: skip
     if splits > 1:
         reduce(acc, stats, sink, out, splits)
+
+
+def sparse_decode_fp8_two_producers(*args: Any, **kwargs: Any) -> None:
+    """As :func:`sparse_decode_fp8_hopper`, by the kernel with two producers, which has not run on a GPU yet."""
+    with pinned({HOPPER_FP8.name: config(4, 1, PDL, STAGES=2, PRODUCERS=2, BITS=0)}):
+        sparse_decode_fp8_hopper(*args, **kwargs)
+
+
+def sparse_decode_fp8_two_producers_by_bits(*args: Any, **kwargs: Any) -> None:
+    """As :func:`sparse_decode_fp8_two_producers`, decoding by integer instructions."""
+    with pinned({HOPPER_FP8.name: config(4, 1, PDL, STAGES=2, PRODUCERS=2, BITS=1)}):
+        sparse_decode_fp8_hopper(*args, **kwargs)
 
 
 def launch_hopper(
@@ -103,8 +132,7 @@ def launch_hopper(
     require(d == DIM, f"q has heads of {d} dims, the Hopper kernel takes {DIM}")
     require_dtype("q", q, torch.bfloat16, torch.float16)
     for name, tensor in (("q", q), ("pool", pool), ("kv", kv)):
-        aligned = tensor is None or (all(s % 8 == 0 for s in tensor.stride()[:-1]) and tensor.data_ptr() % 16 == 0)
-        require(aligned, f"{name} has rows that do not begin on 16 bytes")
+        require(tensor is None or rows_aligned(tensor), f"{name} has rows that do not begin on 16 bytes")
     extend = kv is not None
     items = tokens * splits * triton.cdiv(heads, HEADS)
     chosen = HOPPER.choose(target_of(q.device))

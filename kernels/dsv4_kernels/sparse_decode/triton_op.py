@@ -16,6 +16,8 @@ from dsv4_kernels.workspace import workspace
 
 FEW_HEADS, FEW_KEYS = 16, 1536
 """Up to here the latency of one block decides, and the portable kernel has smaller ones."""
+FEW_KEYS_EACH_FP8 = 256
+"""On an fp8 pool only if a token's list is this short too."""
 
 
 def sparse_decode(
@@ -45,11 +47,17 @@ def sparse_decode(
         sparse_decode_portable(q, pool, indices, indptr, sink, scale, out, splits=splits)
 
 
-def use_hopper(q: torch.Tensor, pool: torch.Tensor, keys: int) -> bool:
+def use_hopper(q: torch.Tensor, pool: torch.Tensor, keys: int, few: int = FEW_KEYS) -> bool:
     """Whether the Hopper sibling takes these arguments, and is the faster one for so many ``keys`` in all lists."""
     fits = q.shape[2] == pool.shape[-1] == 512 and q.dtype == pool.dtype and q.dtype in (torch.bfloat16, torch.float16)
-    pays = q.shape[1] > FEW_HEADS or invariant.counted("keys", keys) > FEW_KEYS
+    pays = q.shape[1] > FEW_HEADS or invariant.counted("keys", keys) > few
     return fits and pays and q.device.type != "cpu" and target_of(q.device).arch == "sm_90"
+
+
+def rows_aligned(tensor: torch.Tensor) -> bool:
+    """Whether every row begins on 16 bytes."""
+    size = tensor.element_size()
+    return tensor.data_ptr() % 16 == 0 and all(stride * size % 16 == 0 for stride in tensor.stride()[:-1])
 
 
 def sparse_decode_portable(
@@ -82,7 +90,9 @@ def sparse_decode_fp8(
     splits: int | None = None,
 ) -> None:
     """See :func:`dsv4_kernels.sparse_decode.sparse_decode_fp8_reference`."""
-    if use_hopper(q, q, indices.shape[0]) and rope_pool.shape[1] == 64 and pool.data_ptr() % 16 == 0:
+    few = min(FEW_KEYS, FEW_KEYS_EACH_FP8 * q.shape[0])
+    fits = q.dtype == torch.bfloat16 and rope_pool.shape[1] == 64 and rows_aligned(pool) and rows_aligned(rope_pool)
+    if fits and use_hopper(q, q, indices.shape[0], few):
         from dsv4_kernels.sparse_decode.hopper_op import sparse_decode_fp8_hopper
 
         sparse_decode_fp8_hopper(q, pool, rope_pool, indices, indptr, sink, scale, out, splits=splits)
