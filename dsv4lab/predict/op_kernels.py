@@ -25,6 +25,7 @@ LETTERS = {
     "_collapse_few_kernel": "c", "hopper_attention_kernel": "a", "_index_topk_row_kernel": "T",
     "_route_few_kernel": "h", "_gate_up_lanes_kernel": "u", "_down_lanes_kernel": "d", "_gate_up_tiles_kernel": "u",
     "_down_tiles_kernel": "d", "_combine_kernel": "w", "_route_words_kernel": "h", "_index_topk_bins_kernel": "T",
+    "_add_kernel": "e",
 }  # fmt: skip
 """The project's own kernels; every other one is :data:`OTHER`."""
 
@@ -41,7 +42,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     "indexer.q_b": _LINEAR, "indexer.q_rope": ("t",),
     "indexer.topk": ("I", "T"), "indexer.csa_tail": ("S",),
     "moe.route": ("h",), "moe.shared": ("z?", "g", "r?", "s", "z?", "g", "r?"), "moe.experts": ("x*u", "d", "w?"),
-    "moe.combine": ("x+",),
+    "moe.combine": ("(?:x+|e)",),
 }  # fmt: skip
 """By op, its kernels in order. Between and behind them others may stand."""
 

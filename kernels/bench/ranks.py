@@ -84,7 +84,7 @@ def _measure(tp: int, args: argparse.Namespace, out: IO[str]) -> dict[int, Answe
         chunked_prefill_size=args.chunk,
     ) as client:
         for level in args.levels:
-            client.load(level, args.isl, args.osl, seed=1)  # warm-up: every batch on the way is captured, auto has chosen
+            client.load(level, args.isl, args.osl, seed=1)  # every batch on the way is captured, and auto has chosen
             result = client.load(level, args.isl, args.osl, seed=0, sampling=sampling)
             found[level] = _answers(result)
             row = {"kind": "load", "tp": tp, "concurrency_level": level, "isl": args.isl, "osl": args.osl}

@@ -11,8 +11,8 @@ LANES_TOKENS = 64
 """As ``VECTOR_TOKENS``, for fp4 on NVIDIA."""
 
 BESIDE = 25
-"""Percent of an SM's memory left for others' shared memory: room for a shared expert's program. Without it that waits for
-an empty SM, half hidden; from 50 on the lanes' loads have too little cache to land in, 11 to 16 % slower (H200)."""
+"""Percent of an SM's memory left for others' shared memory: room for a shared expert's program. Without it that waits
+for an empty SM, half hidden; from 50 on the lanes' loads have too little cache to land in, 11 to 16 % slower (H200)."""
 
 
 def _lanes(warps: int, rows: int, groups: int, registers: int) -> Config:
