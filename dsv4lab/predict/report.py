@@ -76,7 +76,7 @@ def caveats(run: Simulated) -> list[str]:
     """What a reader must know before acting on a figure."""
     notes = ["simulated, not measured"]
     if run.machine.device.name == "h200":
-        notes.append("one measured number stands for what kernels lose beside each other on an H200 (docs/queue-model.md)")
+        notes.append("one measured number stands for what kernels on an H200 lose beside others (docs/queue-model.md)")
     if run.machine.device.name == "cpu":
         notes.append("the values of the CPU device are placeholders until calibrated; they predict nothing about a GPU")
     return notes
