@@ -36,6 +36,13 @@ def kernel_names() -> tuple[str, ...]:
     return tuple(specs())
 
 
+def shared_memory_asked() -> dict[str, int]:
+    """Percent of an SM's memory that kernels launched in this process prefer as shared memory, by kernel."""
+    from dsv4_kernels.launch import carveouts
+
+    return carveouts()
+
+
 def compile_kernels(
     target: str, names: Sequence[str] = (), progress: Callable[[int, int, str], None] | None = None
 ) -> Iterator[KernelReport]:

@@ -239,6 +239,17 @@ def launch(
         built = run(**values, num_warps=config.num_warps, num_stages=config.num_stages, **options)
     if percent is not None:
         _carve(int(built.function), percent)
+        _carved[str(kernel.__name__)] = percent
+
+
+_carved: dict[str, int] = {}
+
+
+def carveouts() -> dict[str, int]:
+    """Percent of an SM's memory that kernels launched in this process prefer as shared memory, by name: the last one
+    asked for. No profiler tells it.
+    """
+    return dict(_carved)
 
 
 @cache

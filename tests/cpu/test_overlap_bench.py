@@ -27,7 +27,7 @@ from dsv4lab.tuning.overlap.arms import SERIAL, plans_of
 from dsv4lab.tuning.overlap.bench import bench, machine_facts
 from dsv4lab.tuning.overlap.profiles import device_rows, trace_name
 from dsv4lab.tuning.overlap.reading import read
-from dsv4lab.tuning.overlap.record import OverlapRecord, load_record
+from dsv4lab.tuning.overlap.record import OverlapRecord, load_record, record_from_json
 from dsv4lab.tuning.overlap.settings import Settings, model_of
 from dsv4lab.tuning.overlap.stage import Stage, side_chain
 from tests.cpu.fake_device import FakeDevice, FakeGraph
@@ -108,6 +108,9 @@ def test_replays_are_compared_and_levels_profiled(ran: tuple[OverlapRecord, Path
 def test_files_are_written_and_read_back(ran: tuple[OverlapRecord, Path]) -> None:
     record, folder = ran
     assert load_record(folder / "overlap-tiny.json") == record
+    assert record.carveouts == {}
+    older = {name: value for name, value in record.to_json().items() if name != "carveouts"}
+    assert record_from_json(older, "older") == record
     page = (folder / "overlap-tiny.md").read_text(encoding="utf-8")
     assert page.startswith("# Overlap: tiny\n")
     assert "## Every plan" in page

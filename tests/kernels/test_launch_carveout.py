@@ -22,6 +22,7 @@ class FakeKernel:
 
     def __init__(self, function: int) -> None:
         self.function = function
+        self.__name__ = f"_kernel_{function}"
         self.options: list[dict[str, Any]] = []
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
@@ -46,6 +47,7 @@ def driver_of(monkeypatch: pytest.MonkeyPatch, code: int = 0) -> FakeDriver:
     driver = FakeDriver(code)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(launches, "_carved", {})
     launches._carve.cache_clear()
     return driver
 
@@ -61,12 +63,14 @@ def test_the_driver_is_asked_once_and_the_compiler_not(monkeypatch: pytest.Monke
     assert driver.asked == [(77, 9, 25)]
     assert [options["maxnreg"] for options in kernel.options] == [80, 80]
     assert all(CARVEOUT not in options for options in kernel.options)
+    assert launches.carveouts() == {"_kernel_77": 25}
 
 
 def test_a_launch_that_prefers_nothing_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = driver_of(monkeypatch)
     twice(FakeKernel(78), {})
     assert not driver.asked
+    assert launches.carveouts() == {}
 
 
 def test_a_refusal_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import torch
 
 from dsv4lab import host
 from dsv4lab._version import __version__
+from dsv4lab.backends.kernel_report import shared_memory_asked
 from dsv4lab.errors import LabError
 from dsv4lab.overlap.device_api import DeviceApi
 from dsv4lab.overlap.plan import OFF
@@ -117,7 +118,7 @@ class _Bench:
             single, side = stage.single_us(step), self._side_us(stage, n, plan)
             times.append(PlanTimes(plan, tuple(rounds), single, *counts, alike(labels[plan], serial), side))
         level = Level(n, tuple(times), floor.step_bytes(stage, n), auto, clocks)
-        self._keep(self._record.with_level(level))
+        self._keep(replace(self._record.with_level(level), carveouts=shared_memory_asked()))
         self._say(_told(read_level(level, self._settings.gpus, self._record.bytes_per_us)))
         stage.forget()
 
