@@ -1,20 +1,22 @@
 """Keep what the queue model's check needs of a `dsv4lab bench overlap` on a GPU, small enough for the repository.
 
-    python scripts/keep_bench.py OUT docs/measurements/h200-overlap/NAME
+    python scripts/keep_bench.py OUT docs/measurements/h200-overlap/NAME [--carveout KERNEL=PERCENT ...]
 
 Copies the record, the programs of serial plans, the kernels of their traces, and
 `probe.json` and `corun.json` where they are, and writes a MANIFEST.json with sizes and checksums. Where OUT holds
 several shapes, each gets a folder NAME-SHAPE. Then it prints what the model says of each: the rows of `whatif --bench`,
 and lines for the table in docs/queue-model.md. tests/unit/test_queue_own_gpu.py takes up the folder by itself.
+--carveout adds what kernels asked to have as shared memory to a record that does not tell: benches write it themselves.
 """
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from dsv4lab.predict.bench_check import SERIAL, BenchFolder, Checked, check
 from dsv4lab.predict.probe import model_device
 from dsv4lab.queues.costs import machine
 
-COLUMNS = ("hip", "cuda", "side", "moe", "cuda+moe", "hip+moe", "side+moe")
+COLUMNS = ("hip", "cuda", "side", "moe", "cuda+moe", "hip+moe", "side+moe", "side+query+moe")
 """Of the table in docs/queue-model.md."""
 ARGS = (
     "correlation", "stream", "grid", "block", "registers per thread", "shared memory",
@@ -37,10 +39,12 @@ BUSY = ("kernel", "gpu_memcpy", "gpu_memset")
 
 def main(argv: Sequence[str]) -> int:
     """Copy and ask, or say what is missing."""
-    if len(argv) != 2:
-        sys.stderr.write(f"{__doc__}")
-        return 2
-    source, target = Path(argv[0]), Path(argv[1])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", metavar="OUT", type=Path)
+    parser.add_argument("target", metavar="NAME", type=Path)
+    parser.add_argument("--carveout", metavar="KERNEL=PERCENT", type=carveout, action="append", default=[])
+    args = parser.parse_args(argv)
+    source, target = args.source, args.target
     records = sorted(source.glob("overlap-*.json"))
     if not records:
         sys.stderr.write(f"{source}: there is no record overlap-SHAPE.json\n")
@@ -48,16 +52,24 @@ def main(argv: Sequence[str]) -> int:
     shapes = [record.stem.removeprefix("overlap-") for record in records]
     targets = [target.with_name(f"{target.name}-{shape}") if len(shapes) > 1 else target for shape in shapes]
     for shape, to in zip(shapes, targets, strict=True):
-        keep(source, to, shape)
+        keep(source, to, shape, dict(args.carveout))
     return max(report(to) for to in targets)
 
 
-def keep(source: Path, target: Path, shape: str) -> None:
-    """What there is of ``shape`` in ``source``, made small."""
+def carveout(text: str) -> tuple[str, int]:
+    """``KERNEL=PERCENT``."""
+    kernel, _, percent = text.partition("=")
+    if not kernel or not percent.isdecimal() or int(percent) > 100:
+        raise argparse.ArgumentTypeError(f"{text!r}: it takes KERNEL=PERCENT, 0 to 100")
+    return kernel, int(percent)
+
+
+def keep(source: Path, target: Path, shape: str, carveouts: Mapping[str, int]) -> None:
+    """What there is of ``shape`` in ``source``, made small; ``carveouts`` for a record that does not tell them."""
     target.mkdir(parents=True, exist_ok=True)
     record = json.loads((source / f"overlap-{shape}.json").read_text(encoding="utf-8"))
     programs = json.loads((source / f"programs-{shape}.json").read_text(encoding="utf-8"))
-    write(target / f"overlap-{shape}.json", kept(record))
+    write(target / f"overlap-{shape}.json", kept({"carveouts": carveouts, **record} if carveouts else record))
     serial = {n: {p: q for p, q in plans.items() if p in SERIAL} for n, plans in programs.items()}
     write(target / f"programs-{shape}.json", serial)
     for plan in SERIAL:
@@ -67,7 +79,8 @@ def keep(source: Path, target: Path, shape: str) -> None:
     for name in ("probe.json", "corun.json"):
         if (source / name).is_file():
             write(target / name, json.loads((source / name).read_text(encoding="utf-8")))
-    manifest(target, record)
+    told = "; carveouts were added" if carveouts and "carveouts" not in record else ""
+    manifest(target, record, f"reduced by scripts/keep_bench.py: serial plans, kernels only{told}")
 
 
 def report(target: Path) -> int:
@@ -105,7 +118,7 @@ def kept(record: dict[str, Any]) -> dict[str, Any]:
         }
         for level in record["levels"]
     ]
-    names = ("kind", "schema", "settings", "device", "machine", "bytes_per_us")
+    names = ("kind", "schema", "settings", "device", "machine", "bytes_per_us", "carveouts")
     return {**{name: record[name] for name in names if name in record}, "levels": levels}
 
 
@@ -125,14 +138,13 @@ def kernels_of(trace: dict[str, Any]) -> dict[str, Any]:
     return {"schemaVersion": 1, "deviceProperties": gpus, "traceEvents": events}
 
 
-def manifest(target: Path, record: dict[str, Any]) -> None:
+def manifest(target: Path, record: dict[str, Any], note: str) -> None:
     """What lies there."""
     files = [
         {"file": path.name, "bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
         for path in sorted(target.iterdir())
         if path.name != "MANIFEST.json"
     ]
-    note = "reduced by scripts/keep_bench.py: serial plans, kernels only"
     write(target / "MANIFEST.json", {"note": note, "machine": record.get("machine", {}), "files": files})
 
 

@@ -73,6 +73,18 @@ class BenchFolder:
         found: Mapping[str, Any] = _json(self.folder / f"programs-{self.shape}.json")
         return found
 
+    @cached_property
+    def carveouts(self) -> Mapping[str, float]:
+        """Percent of an SM's memory that kernels, by name, asked to have as shared memory. A record without them is of
+        kernels that asked for nothing.
+        """
+        found = self.record.get("carveouts", {})
+        if not isinstance(found, dict) or not all(type(p) in (int, float) and 0 <= p <= 100 for p in found.values()):
+            raise TraceError(
+                f"{self.folder}: carveouts of the record takes percent (0 to 100) by kernel, not {found!r}"
+            )
+        return found
+
     def measured(self) -> dict[int, dict[str, list[float]]]:
         """Microseconds of a step in each round, by level and plan."""
         return {
@@ -90,7 +102,7 @@ class BenchFolder:
         name, _, share = self.shape.partition("-tp")
         shape = StepShape(level, program.tokens, int(settings["isl"]), int(share or 1))
         moved = step_bytes(program, preset(name), shape, int(settings.get("gate_bytes", 2)))
-        return step_of(program, replays_of(trace), on, moved)
+        return step_of(program, replays_of(trace, self.carveouts), on, moved)
 
 
 def check(folder: BenchFolder, on: Machine) -> list[Checked]:

@@ -24,7 +24,7 @@ PLACES = 32
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One row: times in microseconds, ``blocks`` workgroups, each taking the share ``footprint`` of an SM
-    and ``shared`` of its shared memory.
+    and ``shared`` of its shared memory; ``prefers``: what share an SM should have as such (0: it does not ask).
     """
 
     name: str
@@ -33,7 +33,10 @@ class Launch:
     blocks: int
     footprint: float
     shared: float
+    prefers: float = 0.0
 
+
+NOTHING: Mapping[str, float] = {}
 
 Replay = tuple[Launch, ...]
 
@@ -47,14 +50,16 @@ class Replays:
     sms: int
 
 
-def replays_of(path: Path) -> Replays:
+def replays_of(path: Path, carveouts: Mapping[str, float] = NOTHING) -> Replays:
     """The graph replays in ``path``: rows that one launch of the host has in common.
+
+    ``carveouts``: percent of an SM's memory that kernels, by name, prefer as shared memory. No trace tells it.
 
     Raises:
         TraceError: no JSON, no replay of two or more rows, or replays that differ in their kernels.
 
     """
-    found, gpu = launches_of(path)
+    found, gpu = launches_of(path, carveouts)
     if not found:
         raise TraceError(f"{path}: no graph replay in it: every kernel was launched by itself")
     names = {tuple(row.name for row in rows) for rows in found}
@@ -64,8 +69,10 @@ def replays_of(path: Path) -> Replays:
     return Replays(found, str(gpu.get("name", "")), int(gpu["numSms"]))
 
 
-def launches_of(path: Path) -> tuple[tuple[Replay, ...], Mapping[str, Any]]:
+def launches_of(path: Path, carveouts: Mapping[str, float] = NOTHING) -> tuple[tuple[Replay, ...], Mapping[str, Any]]:
     """Launches of two or more rows in ``path``, of whatever graphs, in order of time; and what it says of its GPU.
+
+    ``carveouts`` as for :func:`replays_of`.
 
     Raises:
         TraceError: no JSON, or nothing about the GPU.
@@ -79,7 +86,7 @@ def launches_of(path: Path) -> tuple[tuple[Replay, ...], Mapping[str, Any]]:
     for event in data.get("traceEvents", ()):
         if isinstance(event, Mapping) and event.get("cat") in BUSY:
             key = int(event.get("args", {}).get("correlation", -1))
-            by_launch.setdefault(key, []).append(_launch(event, gpu))
+            by_launch.setdefault(key, []).append(_launch(event, gpu, carveouts))
     found = [tuple(sorted(rows, key=lambda r: (r.start_us, r.end_us))) for rows in by_launch.values() if len(rows) > 1]
     return tuple(sorted(found, key=lambda rows: rows[0].start_us)), gpu
 
@@ -95,10 +102,11 @@ def _document(path: Path) -> Mapping[str, Any]:
     return data
 
 
-def _launch(event: Mapping[str, Any], gpu: Mapping[str, Any]) -> Launch:
+def _launch(event: Mapping[str, Any], gpu: Mapping[str, Any], carveouts: Mapping[str, float]) -> Launch:
     args, start = event.get("args", {}), float(event["ts"])
     shape = (1, 0.0, 0.0) if event["cat"] != "kernel" or "grid" not in args else _shape(args, gpu)
-    return Launch(str(event["name"]), start, start + float(event["dur"]), *shape)
+    name = str(event["name"])
+    return Launch(name, start, start + float(event["dur"]), *shape, carveouts.get(name, 0.0) / 100)
 
 
 def _shape(args: Mapping[str, Any], gpu: Mapping[str, Any]) -> tuple[int, float, float]:

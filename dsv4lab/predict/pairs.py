@@ -33,7 +33,7 @@ def reduced(replays: Sequence[Replay], repeat: int) -> list[dict[str, Any]]:
 
     """
     found: dict[tuple[str, int, int], list[tuple[float, float]]] = {}
-    shapes: dict[tuple[str, int, int], tuple[float, float]] = {}
+    shapes: dict[tuple[str, int, int], tuple[float, float, float]] = {}
     for replay in replays:
         own = [row for row in replay if FRAMEWORK not in row.name]
         size, rest = divmod(len(own), repeat)
@@ -45,12 +45,12 @@ def reduced(replays: Sequence[Replay], repeat: int) -> list[dict[str, Any]]:
                 n = count[row.name, row.blocks] = count.get((row.name, row.blocks), 0) + 1
                 key = (row.name, row.blocks, n)
                 found.setdefault(key, []).append((row.start_us - step[0].end_us, row.end_us - step[0].end_us))
-                shapes[key] = row.footprint, row.shared
+                shapes[key] = row.footprint, row.shared, row.prefers
     rows: list[dict[str, Any]] = [
         {
             "name": key[0], "blocks": key[1], "start_us": round(median(start for start, _ in times), 2),
             "end_us": round(median(end for _, end in times), 2),
-            "footprint": round(shapes[key][0], 6), "shared": round(shapes[key][1], 6),
+            "footprint": round(shapes[key][0], 6), "shared": round(shapes[key][1], 6), "prefers": shapes[key][2],
         }
         for key, times in found.items()
     ]  # fmt: skip
@@ -161,7 +161,7 @@ class Pairs:
         us = row["end_us"] - (end if lead < 0 else row["start_us"])
         cost = Cost(
             us, min(1.0, row["blocks"] / self.on["cus"]), min(1.0, moved / (us * self.rate)), blocks=row["blocks"],
-            footprint=row["footprint"], shared=row["shared"],
+            footprint=row["footprint"], shared=row["shared"], prefers=row.get("prefers", 0.0),
         )  # fmt: skip
         return _Kernel(cost, max(0.0, lead), us if lead < 0 else early_us)
 
@@ -194,5 +194,5 @@ def _of(cost: Cost, us: float) -> Cost:
     """``cost`` in ``us`` microseconds, with the same bytes."""
     return Cost(
         us, cost.occupancy, min(1.0, cost.bandwidth * cost.us / us), blocks=cost.blocks, footprint=cost.footprint,
-        shared=cost.shared,
+        shared=cost.shared, prefers=cost.prefers,
     )  # fmt: skip

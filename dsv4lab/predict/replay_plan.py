@@ -117,6 +117,7 @@ def _kernels(span: range, size: float, replays: Replays, times: Sequence[_When],
             blocks=rows[i].blocks,
             footprint=rows[i].footprint,
             shared=rows[i].shared,
+            prefers=rows[i].prefers,
         )
         early = times[i].early_us
         found.append(Kernel(times[i].lead_us, cost, early > LEAST_US, min(early, on["ahead_us"])))

@@ -45,8 +45,10 @@ def last_wave(cost: Cost, cus: int) -> int:
 
 
 def carveout(cost: Cost) -> float:
-    """The share of shared memory that an empty CU is set to for a kernel: the least that lets all of it fit."""
-    wanted = cost.shared * per_cu(cost.footprint, cost.shared) if cost.shared > 0 else 0.0
+    """The share of shared memory that an empty CU is set to for a kernel: the least that lets all of it fit and is no
+    less than it prefers (CUDA takes the next larger step).
+    """
+    wanted = max(cost.prefers, cost.shared * per_cu(cost.footprint, cost.shared) if cost.shared > 0 else 0.0)
     return CARVEOUTS[min(bisect_left(CARVEOUTS, wanted - EPSILON), len(CARVEOUTS) - 1)]
 
 

@@ -18,7 +18,8 @@ class Cost:
 
     ``us``: its duration. ``occupancy``: the share of CUs that its workgroups touch. ``bandwidth`` and ``compute``: the
     shares of the device's memory rate and of its arithmetic that it uses meanwhile. All shares are 0 to 1. ``blocks``:
-    workgroups, 0 if not known; ``footprint`` and ``shared``: shares of a CU and of its shared memory that one takes.
+    workgroups, 0 if not known; ``footprint`` and ``shared``: shares of a CU and of its shared memory that one takes;
+    ``prefers``: the share of its memory that it asks a CU to have as shared memory, 0 if it does not ask.
     """
 
     us: float
@@ -28,6 +29,7 @@ class Cost:
     blocks: int = 0
     footprint: float = 0.0
     shared: float = 0.0
+    prefers: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

