@@ -117,7 +117,7 @@ class Simulation:
             i = self.rings[one][self.position[one]]
             if now > self.times.head[i]:
                 self._take_ticket(one)
-                if self.early[i] and self.late:  # too late to be launched early
+                if self.early[i] and self.late and not self.running.placed(i):  # too late to be launched early
                     self.extra[i] += self.late[i] * 1e3
                     self.work[i] += self.ahead[i] * 1e3
         self.waiting -= len(woken)
@@ -171,7 +171,7 @@ class Simulation:
         ring, position, running, heap = self.rings[q], self.position[q], self.running, self.heap
         packets, times = self.packets, self.times
         bits, ready_ns, waits, size = packets.barrier_bit, packets.ready_ns, packets.waits, len(ring)
-        extra, work, collective = self.extra, self.work, self.collective
+        extra, work, collective, early = self.extra, self.work, self.collective, self.early
         taxed = bool(self.tax and self.blocked[q % self.pipes])  # nothing that is seen here changes that
         gap = self.gap + self.tax if taxed else self.gap
         while True:
@@ -181,7 +181,7 @@ class Simulation:
             end = when + (self._work(i, when) if collective[i] else work[i])
             last = position + 1 == size
             busy = running or not self.settled or (heap and heap[0][0] <= end)
-            if busy or not (last or bits[ring[position + 1]]):
+            if busy or not (last or (bits[ring[position + 1]] and not early[ring[position + 1]])):
                 self.position[q] = position
                 self._push(when, START, q)
                 return

@@ -93,6 +93,10 @@ class Running:
         kernel = self._find(op)
         return kernel is not None and not kernel.held and kernel.phase <= PIECES
 
+    def placed(self, op: int) -> bool:
+        """Whether op ``op`` has its places, at work or held."""
+        return self._find(op) is not None
+
     def _find(self, op: int) -> _Kernel | None:
         return next((kernel for kernel in self._on if kernel.op == op), None)
 

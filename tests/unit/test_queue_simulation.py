@@ -129,6 +129,25 @@ def test_packets_that_have_the_device_to_themselves_need_no_events(work: Workloa
     assert (quick.taxed, quick.blocked_ns) == (slow.taxed, pytest.approx(slow.blocked_ns, abs=1e-2))
 
 
+def test_an_early_launch_that_nothing_keeps_costs_nothing_more_for_its_barrier() -> None:
+    n, early = 11, 9
+    streams = ("main", "side0") * 3 + ("main", "main", "side1", "side1", "main")
+    waits = ((),) * 5 + ((4,), (), (), (0, 1, 5), (0, 6), ())
+    work = Workload(
+        names=tuple(f"k{i}" for i in range(n)), layers=(-1,) * n, streams=streams, waits=waits,
+        costs=tuple(Cost({4: 3.0, 8: 1.0}.get(i, 0.0)) for i in range(n)), kinds=("kernel",) * n, steps=(0,) * n,
+        graphs=False, early=tuple(i == early for i in range(n)), late_us=(0.0,) * n, ahead_us=(1.0,) * n,
+    )  # fmt: skip
+    on = machine("mi355x", "rocm-7.2", 1)
+    layout = place(work, on)
+    packets = lower(work, layout, on)
+    assert packets.early[early]
+    assert packets.barriers[early]
+    times = [kind(work, packets, on, layout.mapped, {}).run() for kind in (Simulation, OneByOne)]
+    assert times[0].start == times[1].start
+    assert [t.end[early] - t.start[early] for t in times] == [0.0, 0.0], "what it does ahead was done ahead"
+
+
 @given(workloads(), machines())
 @settings(max_examples=40)
 def test_the_same_question_has_the_same_answer(work: Workload, on: Machine) -> None:
