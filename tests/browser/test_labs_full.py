@@ -252,9 +252,9 @@ def test_every_control_of_the_queue_lab(jupyter: Server, page: Page) -> None:
         ("side streams", "1"),
         ("queue policy", "round_robin"),
         ("ISL", "1024"),
-        ("assumed", "gap_us"),
     ):
         view.get_by_label(label, exact=True).select_option(option)
+    view.get_by_label("assumed", exact=True).select_option(index=1)  # which values are assumed depends on the device
     for place in range(view.get_by_role("slider").count() - 1):
         view.get_by_role("slider").nth(place).press("ArrowRight")
     for box in view.get_by_role("checkbox").all():
