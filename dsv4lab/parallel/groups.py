@@ -105,18 +105,18 @@ class NcclGroup:
     def all_reduce(self, x: Tensor, lane: Lane) -> None:
         """See :meth:`Group.all_reduce`."""
         with _told(f"all_reduce of {self.name}"):
-            _joined(self.process_group.allreduce([x], _in_place(_C10D.AllreduceOptions())))
+            _joined(self.process_group.allreduce([x], _on_stream(_C10D.AllreduceOptions())))
 
     def all_gather(self, x: Tensor, out: Tensor) -> None:
         """See :meth:`Group.all_gather`."""
         with _told(f"all_gather of {self.name}"):
-            options = _in_place(_C10D.AllgatherOptions())
+            options = _on_stream(_C10D.AllgatherOptions())
             _joined(self.process_group._allgather_base(out.view(-1), x.view(-1), options))
 
     def reduce_scatter(self, x: Tensor, out: Tensor, lane: Lane) -> None:
         """See :meth:`Group.reduce_scatter`."""
         with _told(f"reduce_scatter of {self.name}"):
-            options = _in_place(_C10D.ReduceScatterOptions())
+            options = _on_stream(_C10D.ReduceScatterOptions())
             _joined(self.process_group._reduce_scatter_base(out.view(-1), x.view(-1), options))
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class NcclGroup:
         self.process_group.shutdown()
 
 
-def _in_place(options: Any) -> Any:
+def _on_stream(options: Any) -> Any:
     """``options`` of a collective that runs on the caller's stream, not on one that NCCL's group keeps."""
     options.asyncOp = False
     return options

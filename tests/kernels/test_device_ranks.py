@@ -125,7 +125,7 @@ def test_speculation() -> None:
         plain = answers(client)
     with open_ranks("flash-preview", tp_size=2, speculative="mtp", draft_tokens=3, **fields) as client:
         found = answers(client)
-        assert float(client.status()["speculation"]["accepted_per_step"]) >= 0
+        assert client.status()["speculation"]["drafts"] > 0
     check_alike(plain, found)
 
 
