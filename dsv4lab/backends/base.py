@@ -53,6 +53,8 @@ class Ops(Protocol):
         out: Tensor,
         post: Tensor,
         comb: Tensor,
+        norm: Tensor | None = None,
+        normed: Tensor | None = None,
     ) -> None:
         """See ``dsv4_kernels.mhc_pre_post``."""
         ...
@@ -77,6 +79,8 @@ class Ops(Protocol):
         out: Tensor,
         new_post: Tensor,
         new_comb: Tensor,
+        norm: Tensor | None = None,
+        normed: Tensor | None = None,
     ) -> None:
         """:meth:`mhc_post`, then :meth:`mhc_pre` of the next sublayer; the new mixes may be the old tensors."""
         ...

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from dsv4lab.model.builder import OpListBuilder
@@ -12,32 +14,24 @@ STREAMS = "x"
 
 
 def list_pre(b: OpListBuilder, w: HyperConnectionWeights, norm: torch.Tensor, out: str) -> None:
-    """Collapse the streams into buffer ``out [T, D]``, normed: the sublayer's input. Fused with a pending post."""
+    """Collapse the streams and norm them into buffer ``out [T, D]``: the sublayer's input. Fused with a pending post."""
     c = b.config
     x = b.buffer(STREAMS, c.hc_mult, c.hidden_size)
     mixed = b.buffer("mhc.mixed", c.hidden_size)
     post = b.buffer("mhc.post", c.hc_mult, dtype=torch.float32)
     comb = b.buffer("mhc.comb", c.hc_mult, c.hc_mult, dtype=torch.float32)
-    target = b.buffer(out, c.hidden_size)
     weights = (w.fn, w.base, w.scale)
-    eps, hc_eps, iters = c.rms_norm_eps, c.hc_eps, c.hc_sinkhorn_iters
+    eps: dict[str, Any] = {"rms_eps": c.rms_norm_eps, "hc_eps": c.hc_eps, "iters": c.hc_sinkhorn_iters}
+    to = {"out": mixed, "norm": norm, "normed": b.buffer(out, c.hidden_size)}
 
     def run_pre(_: object) -> None:
-        b.ops.mhc_pre(x, *weights, rms_eps=eps, hc_eps=hc_eps, iters=iters, out=mixed, post=post, comb=comb)
+        b.ops.mhc_pre(x, *weights, **eps, **to, post=post, comb=comb)
 
     def run_both(y: torch.Tensor) -> OpFunction:
-        return lambda _: b.ops.mhc_post_pre(
-            y, post, comb, x, *weights, rms_eps=eps, hc_eps=hc_eps, iters=iters, out=mixed, new_post=post, new_comb=comb
-        )
+        return lambda _: b.ops.mhc_post_pre(y, post, comb, x, *weights, **eps, **to, new_post=post, new_comb=comb)
 
-    pre = b.op("mhc_pre", run_pre, (STREAMS,), ("mhc.mixed", "mhc.post", "mhc.comb"))
+    pre = b.op("mhc_pre", run_pre, (STREAMS,), ("mhc.mixed", "mhc.post", "mhc.comb", out))
     b.add_fused("mhc_post_pre", pre, run_both)
-    b.add(
-        f"{out.removesuffix('.in')}_norm",
-        lambda _: b.ops.rms_norm(mixed, norm, c.rms_norm_eps, target),
-        ("mhc.mixed",),
-        (out,),
-    )
 
 
 def list_post(b: OpListBuilder, source: str) -> None:

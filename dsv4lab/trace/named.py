@@ -26,7 +26,7 @@ from dsv4lab.trace.raw_events import DEVICE, RANGE, RawEvent, RawTrace, Span
 
 V4_OPERATOR = "aiter::v4_attention_with_output"
 V4_FRAME = "paged_decode.py(1): sparse_attn_v4_paged_decode"
-_FIRST_OF_ATTENTION, _ATTENTION = "attn_norm", "attention"
+_BEFORE_ATTENTION, _ATTENTION = "mhc_", "attention"
 _DROPPED = ("gpu_user_annotation", "Trace")
 _OPS_PID = 4_000_000
 
@@ -275,9 +275,9 @@ class _File:
         for number, op, span in list(self._ranges()):
             if self._platform == "cpu" or self._programs[self._runs[number].program].mode != "decode":
                 continue
-            if op.name == _FIRST_OF_ATTENTION:
-                begun[number, op.layer] = span
-            elif op.name == _ATTENTION and (first := begun.get((number, op.layer))) is not None:
+            if not op.name.startswith(_BEFORE_ATTENTION):
+                begun.setdefault((number, op.layer), span)
+            if op.name == _ATTENTION and (first := begun.get((number, op.layer))) is not None:
                 pid, tid = span.event.pid, span.event.tid
                 yield _slice("cpu_op", V4_OPERATOR, pid, tid, first.start, span.end, {"derived": 1})
                 yield _slice("python_function", V4_FRAME, pid, tid, span.start, span.end, {"derived": 1})

@@ -41,7 +41,7 @@ def holds(table: str, candidate: Config, sizes: Mapping[str, int]) -> bool:
 
 
 def _topk(n: int, room: int, seen: int, k: int) -> Point:
-    rivals = {"portable": _portable}
+    rivals = {"portable": _portable, "by value": _by_value}
     return Point(
         "topk", "index_topk", f"{k} of {seen} ({room})", n, lambda i: topk._topk(i, (seen,) * n, room, k), rivals
     )
@@ -52,6 +52,13 @@ def _portable(**arguments: Any) -> None:
     from dsv4_kernels.index_topk.triton_op import index_topk_portable
 
     index_topk_portable(**arguments)
+
+
+def _by_value(**arguments: Any) -> None:
+    """One program a row that searches by value."""
+    from dsv4_kernels.index_topk.triton_op import index_topk_by_value
+
+    index_topk_by_value(**arguments)
 
 
 def _route(n: int, name: str, shape: tuple[int, int, float]) -> Point:
@@ -71,14 +78,14 @@ def _hash(n: int, name: str, shape: tuple[int, int, float]) -> Point:
 
 
 def _route_by(few: int) -> Callable[..., None]:
-    """The router that counts ``few`` tokens as few."""
+    """The portable router that counts ``few`` tokens as few."""
 
     def run(**arguments: Any) -> None:
         from dsv4_kernels.moe_route import triton_op
 
         held, triton_op.FEW_TOKENS = triton_op.FEW_TOKENS, few
         try:
-            triton_op.moe_route(**arguments)
+            triton_op.moe_route_portable(**arguments)
         finally:
             triton_op.FEW_TOKENS = held
 

@@ -29,7 +29,11 @@ def workspace(name: str, shape: tuple[int, ...], dtype: torch.dtype, device: tor
 
 
 def zeroed_workspace(name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """As :func:`workspace`, but zero when it is first handed out; its users leave it zero behind them."""
+    """As :func:`workspace`, but zero when it is first handed out; its users leave it zero behind them.
+
+    What a capture asks for and there is no room for yet is the captured graph's own, zeroed in each replay: memory that
+    a graph zeroes is not zero until it is replayed, so nothing else may have it.
+    """
     size = math.prod(shape)
     if device.type != "cuda":
         return torch.zeros(shape, dtype=dtype, device=device)
@@ -37,5 +41,8 @@ def zeroed_workspace(name: str, shape: tuple[int, ...], dtype: torch.dtype, devi
     with _lock:
         held = _buffers.setdefault(key, [])
         if not held or held[-1].numel() < size:
-            held.append(torch.zeros(max(size, 1), dtype=dtype, device=device))
+            fresh = torch.zeros(max(size, 1), dtype=dtype, device=device)
+            if torch.cuda.is_current_stream_capturing():
+                return fresh[:size].view(shape)
+            held.append(fresh)
         return held[-1][:size].view(shape)

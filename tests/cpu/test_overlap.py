@@ -160,7 +160,7 @@ def test_side_streams_depend_only_on_the_layer_input(runner: Runner, plan: str) 
     names = {o.index: o.name for o in program.ops}
     gemm = next(o for o in program.ops if o.layer == 2 and o.name == "compressor.gemm")
     assert gemm.stream != "main"
-    assert "attn_norm" in {names[w] for w in gemm.waits}
+    assert "mhc_post_pre" in {names[w] for w in gemm.waits}
     attention = next(o for o in program.ops if o.layer == 2 and o.name == "attention")
     assert "compressor.store" in {names[w] for w in attention.waits}
     assert attention.stream == "main"

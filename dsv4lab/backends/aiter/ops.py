@@ -129,6 +129,8 @@ class AiterOps(TritonOps):
         out: Tensor,
         post: Tensor,
         comb: Tensor,
+        norm: Tensor | None = None,
+        normed: Tensor | None = None,
     ) -> None:
         new_post, new_comb, y = self.served["mhc_pre"](
             residual=x, fn=fn, hc_scale=scale, hc_base=base, rms_eps=rms_eps, hc_pre_eps=hc_eps,
@@ -137,6 +139,8 @@ class AiterOps(TritonOps):
         post.copy_(new_post.view_as(post))
         comb.copy_(new_comb.view_as(comb))
         out.copy_(y)
+        if normed is not None:
+            self.rms_norm(out, norm, rms_eps, normed)
 
     def _mhc_post_pre(
         self, y: Tensor, post: Tensor, comb: Tensor, x: Tensor, *weights: Tensor, new_post: Tensor, new_comb: Tensor,

@@ -74,7 +74,10 @@ SPECS = (
         (INDEX_TOPK, MERGE, ROW, BINS),
         outputs=("out",),
         tolerance=Tolerance(exact=frozenset({"out"})),
-        variants={"portable": ("dsv4_kernels.index_topk.triton_op:index_topk_portable", "sm_90")},
-        untried={"bins": ("dsv4_kernels.index_topk.triton_op:index_topk_by_bins", "sm_90")},
+        variants={
+            "portable": ("dsv4_kernels.index_topk.triton_op:index_topk_portable", "sm_90"),
+            "value": ("dsv4_kernels.index_topk.triton_op:index_topk_by_value", "sm_90"),
+            "bins": ("dsv4_kernels.index_topk.triton_op:index_topk_by_bins", "sm_90"),
+        },
     ),
 )

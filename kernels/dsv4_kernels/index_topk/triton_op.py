@@ -19,12 +19,18 @@ def index_topk(scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.T
     """See :func:`dsv4_kernels.index_topk.index_topk_reference`."""
     entries = scores.shape[1]
     if overlaps(scores):
-        bins = BINS.choose(target_of(scores.device), entries=entries)
+        bins = BINS.choose(target_of(scores.device), entries=entries, tokens=scores.shape[0])
         if 0 < entries <= bins["BLOCK"]:
             _by_bins(scores, visible, k, out, bins)
             return
-        chosen = ROW.choose(target_of(scores.device), entries=entries)
-        if entries <= chosen["BLOCK"]:
+    index_topk_by_value(scores, visible, k, out)
+
+
+def index_topk_by_value(scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.Tensor) -> None:
+    """As :func:`index_topk`, with NVIDIA's sibling that searches by value for all rows that fit its table."""
+    if overlaps(scores):
+        chosen = ROW.choose(target_of(scores.device), entries=scores.shape[1])
+        if scores.shape[1] <= chosen["BLOCK"]:
             from dsv4_kernels.index_topk._nvidia import _index_topk_row_kernel
 
             _one_program_a_row(_index_topk_row_kernel, scores, visible, k, out, chosen)

@@ -8,6 +8,7 @@ import torch
 from dsv4_kernels.mhc_pre_post import _native
 from dsv4_kernels.mhc_pre_post.reference import mhc_head_reference, mhc_post_reference, mhc_pre_reference
 from dsv4_kernels.native import is_native
+from dsv4_kernels.norm_quant.cpu import rms_norm_cpu
 
 
 def mhc_pre_cpu(
@@ -22,12 +23,15 @@ def mhc_pre_cpu(
     out: torch.Tensor,
     post: torch.Tensor,
     comb: torch.Tensor,
+    norm: torch.Tensor | None = None,
+    normed: torch.Tensor | None = None,
 ) -> None:
     """See :func:`mhc_pre_reference`."""
     if not is_native(x, fn, out):
         mhc_pre_reference(
-            x, fn, base, scale, rms_eps=rms_eps, hc_eps=hc_eps, iters=iters, out=out, post=post, comb=comb
-        )
+            x, fn, base, scale, rms_eps=rms_eps, hc_eps=hc_eps, iters=iters, out=out, post=post, comb=comb,
+            norm=norm, normed=normed,
+        )  # fmt: skip
         return
     m = torch.mm(x.flatten(1), fn.t())
     _native.pre(
@@ -42,6 +46,8 @@ def mhc_pre_cpu(
         post.numpy(),
         comb.numpy(),
     )
+    if normed is not None:
+        rms_norm_cpu(out, norm, rms_eps, normed)
 
 
 def mhc_head_cpu(
@@ -93,7 +99,12 @@ def mhc_post_pre_cpu(
     out: torch.Tensor,
     new_post: torch.Tensor,
     new_comb: torch.Tensor,
+    norm: torch.Tensor | None = None,
+    normed: torch.Tensor | None = None,
 ) -> None:
     """:func:`mhc_post_cpu`, then :func:`mhc_pre_cpu`."""
     mhc_post_cpu(y, post, comb, x)
-    mhc_pre_cpu(x, fn, base, scale, rms_eps=rms_eps, hc_eps=hc_eps, iters=iters, out=out, post=new_post, comb=new_comb)
+    mhc_pre_cpu(
+        x, fn, base, scale, rms_eps=rms_eps, hc_eps=hc_eps, iters=iters, out=out, post=new_post, comb=new_comb,
+        norm=norm, normed=normed,
+    )  # fmt: skip

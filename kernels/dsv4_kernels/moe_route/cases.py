@@ -130,6 +130,9 @@ SPECS = (
         (ROUTE, HASH_ROUTE, FEW, WORDS),
         outputs=("weights", "experts"),
         verify=check_route,
-        untried={"words": ("dsv4_kernels.moe_route.triton_op:moe_route_by_words", "sm_90")},
+        variants={
+            "portable": ("dsv4_kernels.moe_route.triton_op:moe_route_portable", "sm_90"),
+            "words": ("dsv4_kernels.moe_route.triton_op:moe_route_by_words", "sm_90"),
+        },
     ),
 )

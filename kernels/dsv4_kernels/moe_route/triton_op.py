@@ -13,7 +13,16 @@ from dsv4_kernels.invariant import counted
 from dsv4_kernels.launch import Config, launch, overlaps, pinned
 from dsv4_kernels.moe_route._few import _route_few_kernel
 from dsv4_kernels.moe_route._kernel import _hash_route_kernel, _route_kernel
-from dsv4_kernels.moe_route._launch import FEW, FEW_TOKENS, HASH_ROUTE, HASH_TOKENS, ROUTE, WORDS, WORDS_TOKENS
+from dsv4_kernels.moe_route._launch import (
+    FEW,
+    FEW_TOKENS,
+    HASH_ROUTE,
+    HASH_TOKENS,
+    NO_WORDS,
+    ROUTE,
+    WORDS,
+    WORDS_TOKENS,
+)
 from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace, zeroed_workspace
 
@@ -103,6 +112,12 @@ def _sends_words(x: torch.Tensor, gate: torch.Tensor, scoring: str, chosen: Conf
     )  # fmt: skip
 
 
+def moe_route_portable(**arguments: Any) -> None:
+    """As :func:`moe_route` by the kernels that run everywhere."""
+    with pinned({WORDS.name: NO_WORDS}):
+        moe_route(**arguments)
+
+
 def moe_route_by_words(**arguments: Any) -> None:
     """As :func:`moe_route`, with NVIDIA's sibling wherever it can, in a config of its candidates."""
     group = 1 if arguments["x"].shape[0] <= 2 else 4
@@ -116,7 +131,8 @@ def _by_words(arguments: Mapping[str, Any], choice: Mapping[str, Any], chosen: C
 
     x, n_experts = arguments["x_ptr"], arguments["n_experts"]
     tokens, padded = x.shape[0], triton.next_power_of_2(n_experts)
-    words = zeroed_workspace("moe_route.words", (max(tokens, 1), padded), torch.int32, x.device)
+    # Of one size, so that it does not grow at a capture.
+    words = zeroed_workspace("moe_route.words", (max(tokens, WORDS_TOKENS), padded), torch.int32, x.device)
     other = ("table_ptr", "table_stride", "token_ids_ptr", "d", "n_experts")
     own = {n: v for n, v in arguments.items() if n not in other}
     constants = {n: v for n, v in choice.items() if n != "K_PAD"}

@@ -33,33 +33,14 @@ _CONVERT = gl.constexpr(
     + _PAIR.format(codes="second", to="$1", scale="$4")
     + "}"
 )
-"""PTX: four codes as two pairs of bf16, by conversions; scales are powers of two, so the product is exact."""
-
-_BITS = """
-prmt.b32 p, $2, 0, {select};
-shl.b32 m, p, 4;
-shl.b32 p, p, 8;
-and.b32 p, p, 0x80008000;
-lop3.b32 p, m, 0x07f007f0, p, 0xEA;
-mul.rn.bf16x2 p, p, c;
-mul.rn.bf16x2 {to}, p, {scale};
-"""
-_MOVE = gl.constexpr(
-    "{.reg .b32 p, m, c;\nmov.b32 c, 0x7B807B80;"
-    + _BITS.format(select="0x4140", to="$0", scale="$3")
-    + _BITS.format(select="0x4342", to="$1", scale="$4")
-    + "}"
-)
-"""PTX: the same by integer instructions. Exponent and mantissa of a code, moved to their places in a bf16, are 2^-120
-of its value, subnormal or not. The code of NaN counts as 480: tiles that are not finite say so in their scale."""
+"""PTX: four codes as two pairs of bf16; scales are powers of two, so the product is exact."""
 
 
 @gluon.jit
-def _decode(code, exponent, BITS: gl.constexpr):
+def _decode(code, exponent):
     """Values of ``code [n, TILE]`` with scales ``exponent [n, 1]`` as bf16."""
     scale = (exponent.to(gl.int16) << 7).to(gl.bfloat16, bitcast=True).broadcast_to(code.shape)
-    text: gl.constexpr = _MOVE if BITS else _CONVERT
-    return gl.inline_asm_elementwise(text, "=&r,=&r,r,r,r", [code, scale], dtype=gl.bfloat16, is_pure=True, pack=4)
+    return gl.inline_asm_elementwise(_CONVERT, "=&r,=&r,r,r,r", [code, scale], dtype=gl.bfloat16, is_pure=True, pack=4)
 
 
 @gluon.jit
@@ -102,18 +83,18 @@ def _ask_right(row, pool_ptr, pool_stride, right):
 
 
 @gluon.jit
-def _put(code, scales, kv, tile: gl.constexpr, BITS: gl.constexpr):
+def _put(code, scales, kv, tile: gl.constexpr):
     """Decode the codes of one tile into the stage."""
     bytes_: gl.constexpr = gl.BlockedLayout([1, 16], [8, 4], [4, 1], [1, 0])
     exponent = scales.slice(2 * tile, 1, dim=1).load(bytes_)
-    kv.slice(tile * TILE, TILE, dim=1).store(_decode(code, exponent, BITS))
+    kv.slice(tile * TILE, TILE, dim=1).store(_decode(code, exponent))
 
 
 @gluon.jit
 def _fp8_producer(
     part: gl.constexpr, q_ptr, pool_ptr, rope_ptr, indices, indptr, n_items, splits, q_stride_t, q_stride_h,
     pool_stride, rope_stride, q_smem, kv_smem, lefts, rights, ropes, scales, q_full, q_empty, full, empty,
-    H: gl.constexpr, STAGES: gl.constexpr, ROWS: gl.constexpr, BITS: gl.constexpr,
+    H: gl.constexpr, STAGES: gl.constexpr, ROWS: gl.constexpr,
 ):  # fmt: skip
     """Fill rows ``part * ROWS`` to ``(part + 1) * ROWS`` of every stage; part 0 fetches Q too."""
     bytes_: gl.constexpr = gl.BlockedLayout([1, 16], [8, 4], [4, 1], [1, 0])
@@ -157,17 +138,17 @@ def _fp8_producer(
                     row, pool_ptr, rope_ptr, pool_stride, rope_stride, left, rope,
                     scales.index(2 * part + (count & 1 ^ 1)),
                 )  # fmt: skip
-                _put(c0, scale, kv, 0, BITS)
-                _put(c1, scale, kv, 1, BITS)
-                _put(c2, scale, kv, 2, BITS)
-                _put(c3, scale, kv, 3, BITS)
+                _put(c0, scale, kv, 0)
+                _put(c1, scale, kv, 1)
+                _put(c2, scale, kv, 2)
+                _put(c3, scale, kv, 3)
                 c4 = right.slice(0 * TILE, TILE, dim=1).load(bytes_)
                 c5 = right.slice(1 * TILE, TILE, dim=1).load(bytes_)
-                _put(c6, scale, kv, 6, BITS)
+                _put(c6, scale, kv, 6)
                 c6 = _ask_right(row, pool_ptr, pool_stride, right)
                 row = _rows(indices, at + (j + 2) * KEYS, end, ROWS, bytes_)
-                _put(c4, scale, kv, 4, BITS)
-                _put(c5, scale, kv, 5, BITS)
+                _put(c4, scale, kv, 4)
+                _put(c5, scale, kv, 5)
                 fence_async_shared()
                 mbarrier.arrive(full.index(stage), count=1)
                 count += 1
@@ -177,7 +158,7 @@ def _fp8_producer(
 def hopper_fp8_kernel(
     q_ptr, pool_ptr, rope_ptr, indices, indptr, sink_ptr, out_ptr, acc_ptr, stats_ptr, n_items, splits, scale,
     q_stride_t, q_stride_h, pool_stride, rope_stride, out_stride_t, out_stride_h,
-    H: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr, BITS: gl.constexpr, PDL: gl.constexpr,
+    H: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     """As ``hopper_attention_kernel`` without ``kv``, on the two pools of the fp8 layout; see the module."""
     if PDL:
@@ -224,7 +205,7 @@ def hopper_fp8_kernel(
                 (
                     0, q_ptr, pool_ptr, rope_ptr, indices, indptr, n_items, splits, q_stride_t, q_stride_h, pool_stride,
                     rope_stride, q_smem, kv_smem, left, right, rope, scales, q_full, q_empty, full, empty, H, STAGES,
-                    KEYS, BITS,
+                    KEYS,
                 ),
             ),
         ],

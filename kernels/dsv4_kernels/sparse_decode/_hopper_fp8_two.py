@@ -1,7 +1,7 @@
 """The Hopper kernel on the fp8 layout with two producers, each of which decodes half of the rows of a stage (Gluon).
 
-It has not run on a GPU yet: no default chooses it. Four more warps hide the latency of decoding, which is what bounds
-the kernel with one producer; the consumers give up registers for them.
+Four more warps hide the latency of decoding, which is what bounds the kernel with one producer; the consumers give up
+registers for them. Short lists do not pay for starting them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COLUMNS = gl.constexpr(128)  # of one product with the values: with 16 warps the
 def hopper_fp8_two_kernel(
     q_ptr, pool_ptr, rope_ptr, indices, indptr, sink_ptr, out_ptr, acc_ptr, stats_ptr, n_items, splits, scale,
     q_stride_t, q_stride_h, pool_stride, rope_stride, out_stride_t, out_stride_h,
-    H: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr, BITS: gl.constexpr, PDL: gl.constexpr,
+    H: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     """As ``hopper_fp8_kernel``."""
     if PDL:
@@ -69,7 +69,7 @@ def hopper_fp8_two_kernel(
                 (
                     0, q_ptr, pool_ptr, rope_ptr, indices, indptr, n_items, splits, q_stride_t, q_stride_h, pool_stride,
                     rope_stride, q_smem, kv_smem, left, right, rope, scales, q_full, q_empty, full, empty, H, STAGES,
-                    ROWS, BITS,
+                    ROWS,
                 ),
             ),
             (
@@ -77,7 +77,7 @@ def hopper_fp8_two_kernel(
                 (
                     1, q_ptr, pool_ptr, rope_ptr, indices, indptr, n_items, splits, q_stride_t, q_stride_h, pool_stride,
                     rope_stride, q_smem, kv_smem, left, right, rope, scales, q_full, q_empty, full, empty, H, STAGES,
-                    ROWS, BITS,
+                    ROWS,
                 ),
             ),
         ],

@@ -102,7 +102,11 @@ HOPPER = LaunchTable("sparse_decode.hopper", {"sm_90": (row(config(4, 1, PDL, ST
 
 HOPPER_FP8 = LaunchTable(
     "sparse_decode.hopper_fp8",
-    {"sm_90": (row(config(4, 1, PDL, STAGES=2, PRODUCERS=1, BITS=0)),)},
-    tuple(config(4, 1, PDL, STAGES=2, PRODUCERS=producers, BITS=bits) for producers in (1, 2) for bits in (0, 1)),
+    {
+        "sm_90": (
+            row(config(4, 1, PDL, STAGES=2, PRODUCERS=1), keys=5120),
+            row(config(4, 1, PDL, STAGES=2, PRODUCERS=2)),
+        )
+    },
 )
-"""Of the Hopper sibling on an fp8 pool; two producers and decoding by ``BITS`` have not run on a GPU yet."""
+"""Of the Hopper sibling on an fp8 pool, by the keys of all lists."""

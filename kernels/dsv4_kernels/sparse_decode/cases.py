@@ -156,13 +156,10 @@ SPECS = (
         _cost,
         (DECODE_FP8, REDUCE),
         outputs=("out",),
-        variants={"portable": ("dsv4_kernels.sparse_decode.triton_op:sparse_decode_fp8_portable", "sm_90")},
-        untried={
+        variants={
+            "portable": ("dsv4_kernels.sparse_decode.triton_op:sparse_decode_fp8_portable", "sm_90"),
+            "one-producer": ("dsv4_kernels.sparse_decode.hopper_op:sparse_decode_fp8_one_producer", "sm_90"),
             "two-producers": ("dsv4_kernels.sparse_decode.hopper_op:sparse_decode_fp8_two_producers", "sm_90"),
-            "two-producers-bits": (
-                "dsv4_kernels.sparse_decode.hopper_op:sparse_decode_fp8_two_producers_by_bits",
-                "sm_90",
-            ),
         },
     ),
 )

@@ -19,6 +19,7 @@ from dsv4_kernels.sparse_decode.triton_op import (
     partial_results,
     reduce,
     rows_aligned,
+    sparse_decode_fp8_portable,
     splits_of,
 )
 from dsv4_kernels.target import target_of
@@ -72,7 +73,8 @@ def sparse_decode_fp8_hopper(
     """
     check_lists(q, indices, indptr, sink, out)
     check_two_pools(q, pool, rope_pool)
-    tokens, heads, _ = q.shape
+    tokens, heads, d = q.shape
+    require(d == DIM, f"q has heads of {d} dims, the Hopper kernel takes {DIM}")
     require_shape("rope_pool", rope_pool, -1, 64)
     require_dtype("q", q, torch.bfloat16)
     require(rows_aligned(pool) and rows_aligned(rope_pool), "a pool has rows that do not begin on 16 bytes")
@@ -83,7 +85,7 @@ def sparse_decode_fp8_hopper(
         splits = splits_of("hopper", target, tokens, triton.cdiv(heads, HEADS), indices.shape[0], KEYS, heads)
     acc, stats = partial_results(q, splits)
     items = tokens * splits * triton.cdiv(heads, HEADS)
-    chosen = HOPPER_FP8.choose(target)
+    chosen = HOPPER_FP8.choose(target, keys=indices.shape[0])
     launch(
         hopper_fp8_two_kernel if chosen["PRODUCERS"] == 2 else hopper_fp8_kernel,
         (min(items, target.units),),
@@ -100,16 +102,20 @@ def sparse_decode_fp8_hopper(
         reduce(acc, stats, sink, out, splits)
 
 
-def sparse_decode_fp8_two_producers(*args: Any, **kwargs: Any) -> None:
-    """As :func:`sparse_decode_fp8_hopper`, by the kernel with two producers, which has not run on a GPU yet."""
-    with pinned({HOPPER_FP8.name: config(4, 1, PDL, STAGES=2, PRODUCERS=2, BITS=0)}):
-        sparse_decode_fp8_hopper(*args, **kwargs)
+def sparse_decode_fp8_one_producer(q: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    """As ``sparse_decode_fp8``, by the kernel with one producer wherever q has 512 dims."""
+    _by_producers(1, q, *args, **kwargs)
 
 
-def sparse_decode_fp8_two_producers_by_bits(*args: Any, **kwargs: Any) -> None:
-    """As :func:`sparse_decode_fp8_two_producers`, decoding by integer instructions."""
-    with pinned({HOPPER_FP8.name: config(4, 1, PDL, STAGES=2, PRODUCERS=2, BITS=1)}):
-        sparse_decode_fp8_hopper(*args, **kwargs)
+def sparse_decode_fp8_two_producers(q: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    """As ``sparse_decode_fp8``, by the kernel with two producers wherever q has 512 dims."""
+    _by_producers(2, q, *args, **kwargs)
+
+
+def _by_producers(producers: int, q: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    with pinned({HOPPER_FP8.name: config(4, 1, PDL, STAGES=2, PRODUCERS=producers)}):
+        call = sparse_decode_fp8_hopper if q.shape[2] == DIM else sparse_decode_fp8_portable
+        call(q, *args, **kwargs)
 
 
 def launch_hopper(
