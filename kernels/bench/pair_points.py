@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+import torch
 from dsv4_kernels.bf16_gemm import cases as bf16
 from dsv4_kernels.block_fp8_gemm import cases as gemm
 from dsv4_kernels.compress import cases as compress
 from dsv4_kernels.index_score import cases as index_score
-from dsv4_kernels.index_topk import cases as index_topk
+from dsv4_kernels.launch import recorded
 from dsv4_kernels.moe_gemm import cases as moe
 from dsv4_kernels.moe_route import cases as route
 from dsv4_kernels.registry import Arguments, spec
 from dsv4_kernels.swiglu import cases as swiglu
+from dsv4_kernels.target import forced_target
 from dsv4_kernels.testing.inputs import Inputs
+from small import compile_key, warm
 from small_points import EXPERTS, GEMMS
 
 Calls = list[tuple[str, Arguments]]
@@ -33,6 +39,7 @@ OWN = ("q_b", "w13", "swiglu", "w2", "experts")
 ALIKE = (*QUERY["flash"], *COLUMNS, "route", "topk", "compress", "keys")
 """Parts that are the same whole and on a shard."""
 TOKENS = (1, 4, 8, 32)
+COMPILE_SECONDS = 60
 
 
 def named(model: str, part: str) -> str:
@@ -57,7 +64,7 @@ def calls(name: str, tokens: int, inputs: Inputs) -> Calls:
         scores = index_score._paged(inputs, "bf16", [ENTRIES] * tokens)
         k, visible = CHOSEN[base], scores["visible"]
         found = {"scores": scores["out"], "visible": visible, "k": k}
-        out = inputs.empty(tokens, k, dtype=index_topk.torch.int32)
+        out = inputs.empty(tokens, k, dtype=torch.int32)
         return [("index_score_paged", scores), ("index_topk", {**found, "out": out})]
     if part in COLUMNS:
         return [("bf16_gemm", bf16._product(inputs, tokens, COLUMNS[part], WIDE[base]))]
@@ -92,3 +99,38 @@ def beside(model: str) -> Iterator[tuple[list[str], list[str]]]:
         (["route"], ["w13"]), (["route", "experts"], shared), (["experts"], shared),
     ):  # fmt: skip
         yield [named(model, part) for part in main], [named(model, part) for part in side]
+
+
+def launches(tokens: Sequence[int], arch: str) -> Iterator[Any]:
+    """Every launch of the ops, once for each that compiles to other code."""
+    seen: set[Any] = set()
+    for name, count in ops(tokens):
+        with forced_target(arch), recorded() as found:
+            for kernel, arguments in calls(name, count, Inputs("meta", 0)):
+                spec(kernel).wrapper()(**arguments)
+        for launch in found:
+            key = compile_key(launch)
+            if key not in seen:
+                seen.add(key)
+                yield launch
+
+
+def compile_share(tokens: Sequence[int], arch: str, at: int, of: int) -> None:
+    """Compile every ``of``-th launch, from the ``at``-th on."""
+    torch.cuda.init()
+    for n, launch in enumerate(launches(tokens, arch)):
+        if n % of == at:
+            warm(launch)
+
+
+def compile_ahead(tokens: Sequence[int], arch: str, processes: int) -> None:
+    """Fill Triton's cache; what is not done in time is compiled where it is needed."""
+    context = multiprocessing.get_context("spawn")
+    shares = [context.Process(target=compile_share, args=(tokens, arch, at, processes)) for at in range(processes)]
+    for share in shares:
+        share.start()
+    end = time.monotonic() + COMPILE_SECONDS
+    for share in shares:
+        share.join(timeout=max(0.1, end - time.monotonic()))
+        if share.is_alive():
+            share.kill()

@@ -1,13 +1,15 @@
 """Kernels of a decode step by themselves, launched early or not, and in pairs: what the queue model is held against.
 
-    python kernels/bench/pairs.py --out DIR
+    python kernels/bench/pairs.py --out DIR [--tokens 1,4,8,32] [--processes 14]
 
 Writes DIR/pairs.json, which `dsv4lab.predict.pairs` reads. No decode step runs. Each row is a captured graph of equal
 steps: a tick (one warp that counts) on the main stream, then ops on the main and the side stream, forked behind it and
 joined before the next step; times are those of torch's profiler, medians over all steps, from the end of the tick.
+Kernels are compiled beforehand by several processes.
 
 - `early`, `edge`: an op behind a tick that lets it be launched early, and on another stream behind an edge.
-- `chain`, `pair`: the routed experts, the shared expert, and both; products side by side.
+- `chain`: ops in a row. `step`: what a plan has side by side, both behind a tick that lets the main one be launched
+  early, as the norm before it does (pair_points.py). `pair`: the routed experts and the shared one, begun apart.
 - `one`: kernels of one workgroup beside products and reads. `out`: one workgroup behind a launch of many.
 """
 
@@ -15,8 +17,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, product
 from pathlib import Path
@@ -26,21 +30,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import pair_points as points
 import torch
 import triton
 import triton.language as tl
 from corun import _hop_kernel, _read_kernel
-from dsv4_kernels.bf16_gemm import cases as bf16
-from dsv4_kernels.block_fp8_gemm import cases as gemm
-from dsv4_kernels.compress import cases as compress
 from dsv4_kernels.launch import carveouts
-from dsv4_kernels.moe_gemm import cases as moe
-from dsv4_kernels.moe_route import cases as route
-from dsv4_kernels.registry import Arguments, spec
-from dsv4_kernels.swiglu import cases as swiglu
+from dsv4_kernels.registry import spec
+from dsv4_kernels.target import target_of
 from dsv4_kernels.testing.inputs import Inputs
 from run import machine_facts
-from small_points import EXPERTS, GEMMS
 
 from dsv4lab.predict.kernel_rows import launches_of
 from dsv4lab.predict.pairs import reduced
@@ -51,16 +50,8 @@ Maker = Callable[[], Work]
 Makers = Mapping[str, Sequence[Maker]]
 L2_BYTES = 60 * 2**20
 REPLAYS = 3
-MODELS = {"flash8": "flash-tp8", "pro8": "pro-tp8", "flash": "flash"}
-PRODUCTS = {"gemv1024": (2048, 4096), "gemv256": (512, 4096), "pgemv": (2048, 7168)}
-"""Rows and columns of bf16 weights: compressors of Flash, of its indexer, of Pro."""
-CHAIN = ("w13", "swiglu", "w2")
-OPS = [
-    *((n, t) for t in (1, 8) for n in ("flash8.w13", "flash8.w2", "flash8.swiglu", "flash8.experts", "flash8.q_b")),
-    *((f"{m}.{n}", 1) for m in ("pro8", "flash") for n in (*CHAIN, "experts")),
-    *((n, 1) for n in ("flash8.index_q_b", "flash8.qkv_a", "pro8.qkv_a", *PRODUCTS, "compress", "keys", "route")),
-]
-"""Ops with their tokens."""
+AT_ONCE = 100
+"""Graphs in one profile."""
 
 
 @triton.jit(do_not_specialize=["turns"])
@@ -74,37 +65,20 @@ def _tick_kernel(out, turns, TRIGGER: tl.constexpr):
     tl.store(out + tl.arange(0, 32), x)
 
 
-def arguments(name: str, tokens: int, inputs: Inputs) -> tuple[str, Arguments]:
-    """The kernel and the arguments of an op."""
-    model, _, part = name.partition(".")
-    if part == "experts":
-        return "moe_gemm_quant", moe._fp4(inputs, tokens, EXPERTS[MODELS[model]])
-    if part == "swiglu":
-        return "swiglu", swiglu._rows(inputs, tokens, EXPERTS[MODELS[model]][2])
-    if part:
-        return "block_fp8_gemm_quant", gemm._quantising(inputs, tokens, *GEMMS[MODELS[model]][part])
-    if name in PRODUCTS:
-        return "bf16_gemm", bf16._product(inputs, tokens, *PRODUCTS[name])
-    if name == "compress":
-        return "compress", compress._compress(inputs, 4, 1, tokens=1, kept=1)
-    if name == "keys":
-        return "compress_index_pages", compress._keys(inputs, 1, "fp8", tokens=5)
-    return "moe_route", route._route(inputs, tokens, route.FLASH)
+def copied(calls: points.Calls) -> points.Calls:
+    """The same on fresh memory; a tensor that two calls share stays one."""
+    held: dict[int, torch.Tensor] = {}
+
+    def fresh(value: Any) -> Any:
+        return held.setdefault(id(value), value.clone()) if isinstance(value, torch.Tensor) else value
+
+    return [(kernel, {name: fresh(value) for name, value in a.items()}) for kernel, a in calls]
 
 
-def bytes_of(name: str, tokens: int) -> dict[str, float]:
-    """Weights that each kernel of an op reads."""
-    model, _, part = name.partition(".")
-    if part == "experts":
-        count, d, inter = EXPERTS[MODELS[model]]
-        down = count * (1 - (1 - 6 / count) ** tokens) * d * inter * (1 / 2 + 1 / 32)
-        return {"_gate_up_lanes_kernel": 2 * down, "_down_lanes_kernel": down}
-    if part and part != "swiglu":
-        rows, columns = GEMMS[MODELS[model]][part]
-        return dict.fromkeys(("_few_vector_kernel", "_few_dot_kernel", "_block_fp8_gemm_kernel"), float(rows * columns))
-    if name in PRODUCTS:
-        return {"_bf16_gemv_kernel": 2.0 * PRODUCTS[name][0] * PRODUCTS[name][1]}
-    return {"_route_few_kernel": 2.0 * 256 * 4096} if name == "route" else {}
+def work_of(calls: points.Calls) -> Work:
+    """Call the kernels in order."""
+    bound = [partial(spec(kernel).wrapper(), **arguments) for kernel, arguments in calls]
+    return lambda: [call() for call in bound]
 
 
 class Bench:
@@ -133,16 +107,16 @@ class Bench:
         return self.sets[key][self.turn[key] % len(self.sets[key])]
 
     def _sets(self, name: str, tokens: int) -> list[Work]:
-        kernel, a = arguments(name, tokens, Inputs(self.device, 1))
-        call = spec(kernel).wrapper()
+        calls = points.calls(name, tokens, Inputs(self.device, 1))
         if name.endswith("experts"):  # other experts each time
+            ((kernel, a),) = calls
             count = a["w13"].shape[0]
             chosen = [torch.rand(tokens, count, device=self.device).topk(6, dim=1).indices for _ in range(12)]
-            return [lambda e=e: call(**{**a, "experts": e}) for e in chosen]
-        size = sum(v.numel() * v.element_size() for v in a.values() if isinstance(v, torch.Tensor))
+            return [work_of([(kernel, {**a, "experts": e})]) for e in chosen]
+        held = [v for _, a in calls for v in a.values() if isinstance(v, torch.Tensor)]
+        size = sum(v.numel() * v.element_size() for v in held)
         copies = max(4, min(40, 2 * L2_BYTES // max(size, 1) + 1))
-        made = [{n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in a.items()} for _ in range(copies)]
-        return [lambda b=b: call(**b) for b in made]
+        return [work_of(copied(calls)) for _ in range(copies)]
 
     def tick(self, us: float, *, trigger: bool = False, workgroups: int = 1) -> Work:
         """Count for roughly 1.7 times ``us``."""
@@ -191,12 +165,12 @@ def row(kind: str, name: str, tokens: int = 1, **more: Any) -> dict[str, Any]:
     return {"kind": kind, "name": name, "tokens": tokens, "tick_us": 3.0, "trigger": False, **more}
 
 
-def alone(b: Bench) -> None:
+def alone(b: Bench, tokens: Sequence[int]) -> None:
     """Ops by themselves, launched early and not."""
-    for name, tokens in OPS:
+    for name, count in points.ops(tokens):
         for kind, stream in (("early", "main"), ("edge", "side")):
-            told = row(kind, name, tokens, tick_us=4.0, trigger=kind == "early", **{stream: [name]})
-            b.add(told, {stream: [partial(b.op, name, tokens)]})
+            told = row(kind, name, count, tick_us=4.0, trigger=kind == "early", **{stream: [name]})
+            b.add(told, {stream: [partial(b.op, name, count)]})
 
 
 def beside(b: Bench, main: Sequence[str], side: Sequence[str], tokens: int, after: Mapping[str, float]) -> None:
@@ -210,15 +184,32 @@ def beside(b: Bench, main: Sequence[str], side: Sequence[str], tokens: int, afte
         early = stream == "main" and bool(side) and "side" not in after
         ticks = [partial(b.tick, after[stream], trigger=early)] if stream in after else []
         makers[stream] = [*ticks, *(partial(b.op, name, tokens) for name in names)]
-    name = " beside ".join(" ".join(names) for names in (main, side) if names)
     kind = "pair" if main and side else "chain"
-    b.add(row(kind, name, tokens, main=list(main), side=list(side), after_us=dict(after)), makers)
+    b.add(row(kind, label(main, side), tokens, main=list(main), side=list(side), after_us=dict(after)), makers)
+
+
+def label(main: Sequence[str], side: Sequence[str]) -> str:
+    """Ops of both streams, or of the one that has any."""
+    return " beside ".join(" ".join(names) for names in (main, side) if names)
+
+
+def steps(b: Bench, tokens: Sequence[int]) -> None:
+    """What plans have side by side, and the chains in it by themselves."""
+    for model, count in product(points.SHARDS, tokens):
+        pairs = list(points.beside(model))
+        for names in {tuple(names): None for pair in pairs for names in pair if len(names) > 1}:
+            told = row("chain", label(names, []), count, trigger=True, main=list(names), side=[])
+            b.add(told, {"main": [partial(b.op, name, count) for name in names]})
+        for main, side in pairs:
+            makers = {at: [partial(b.op, name, count) for name in own] for at, own in (("main", main), ("side", side))}
+            told = row("step", label(main, side), count, trigger=True, main=main, side=side, model=model)
+            b.add(told, makers)
 
 
 def experts(b: Bench) -> None:
-    """The routed experts beside the shared one and its parts, and products beside each other."""
+    """The routed experts beside the shared one and its parts, begun apart."""
     for model, tokens in (("flash8", 1), ("pro8", 1), ("flash", 1), ("flash8", 8)):
-        routed, shared = [f"{model}.experts"], [f"{model}.{part}" for part in CHAIN]
+        routed, shared = [f"{model}.experts"], [f"{model}.{part}" for part in ("w13", "swiglu", "w2")]
         beside(b, routed, [], tokens, {"main": 0.2, "side": 0.2})
         beside(b, [], shared, tokens, {"main": 0.2})
         for wait in (0.2, 3.0, 6.0):
@@ -226,21 +217,16 @@ def experts(b: Bench) -> None:
         for late in (shared, shared[:1], shared[2:]):
             beside(b, routed, late, tokens, {"main": 0.2, "side": 4.0})
         beside(b, shared[:1], shared[2:], tokens, {})
-    for main, side in (
-        ("flash8.q_b", "gemv1024"), ("flash8.qkv_a", "gemv1024"), ("flash8.qkv_a", "gemv256"), ("pro8.qkv_a", "pgemv"),
-        ("route", "flash8.w13"),
-    ):  # fmt: skip
-        beside(b, [main], [side], 1, {})
 
 
 def workgroups(b: Bench) -> None:
     """One workgroup beside products and reads, and behind launches of many."""
     small: dict[str, Maker] = {
-        "keys": partial(b.op, "keys"), "compress": partial(b.op, "compress"), "loads": partial(b.hop, 12),
+        "keys": partial(b.op, "flash.keys"), "compress": partial(b.op, "flash.compress"), "loads": partial(b.hop, 12),
         "count": partial(b.tick, 4.0),
     }  # fmt: skip
     large: dict[str, list[Maker]] = {
-        "nothing": [], "q_b": [partial(b.op, "flash8.q_b")] * 3, "gemv1024": [partial(b.op, "gemv1024")] * 2,
+        "nothing": [], "q_b": [partial(b.op, "flash8.q_b")] * 3, "kv128": [partial(b.op, "flash.kv128")] * 2,
         "experts": [partial(b.op, "flash8.experts")] * 2, "reads 132": [partial(b.read, 24, 132)],
         "reads 528": [partial(b.read, 48, 528)],
     }  # fmt: skip
@@ -252,35 +238,52 @@ def workgroups(b: Bench) -> None:
         b.add(row("out", f"one behind {many}"), makers, 8)
 
 
-def profiled(b: Bench, folder: Path) -> list[dict[str, Any]]:
+def profiled(b: Bench, folder: Path) -> Iterator[dict[str, Any]]:
     """The rows with their kernels."""
     path = folder / "pairs.pt.trace.json"
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        for _, _, graph in b.rows:
-            for _ in range(REPLAYS):
-                graph.replay()
-            torch.cuda.synchronize()
-    profile.export_chrome_trace(str(path))
-    replays = launches_of(path, carveouts())[0]
-    path.unlink()
-    if len(replays) != REPLAYS * len(b.rows):
-        raise SystemExit(f"{len(replays)} replays in the trace of {len(b.rows)} rows")
-    own = [replays[at : at + REPLAYS] for at in range(0, len(replays), REPLAYS)]
-    return [{**told, "kernels": reduced(rs, repeat)} for rs, (told, repeat, _) in zip(own, b.rows, strict=True)]
+    for first in range(0, len(b.rows), AT_ONCE):
+        rows = b.rows[first : first + AT_ONCE]
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            for _, _, graph in rows:
+                for _ in range(REPLAYS):
+                    graph.replay()
+                torch.cuda.synchronize()
+        profile.export_chrome_trace(str(path))
+        replays = launches_of(path, carveouts())[0]
+        path.unlink()
+        if len(replays) != REPLAYS * len(rows):
+            raise SystemExit(f"{len(replays)} replays in the trace of {len(rows)} rows")
+        for at, (told, repeat, _) in enumerate(rows):
+            yield {**told, "kernels": reduced(replays[at * REPLAYS : (at + 1) * REPLAYS], repeat)}
 
 
 def main() -> int:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--tokens", default=",".join(map(str, points.TOKENS)), help="1 and 8 among them")
+    parser.add_argument("--processes", type=int, default=min(14, os.cpu_count() or 1), help="that compile beforehand")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
+    tokens, began = tuple(int(t) for t in args.tokens.split(",")), time.monotonic()
+
+    def say(what: str) -> None:
+        print(f"{what} after {time.monotonic() - began:.0f} s", flush=True)
+
+    points.compile_ahead(tokens, target_of(torch.device("cuda")).arch, args.processes)
+    say("compiled")
     bench = Bench()
-    for part in (alone, experts, workgroups):
+    alone(bench, tokens)
+    say(f"{len(bench.rows)} graphs of ops")
+    steps(bench, tokens)
+    for part in (experts, workgroups):
         part(bench)
-    moved = {f"{name} {tokens}": bytes_of(name, tokens) for name, tokens in OPS}
-    document = {"schema": 1, "machine": machine_facts(), "bytes": moved, "rows": profiled(bench, args.out)}
-    (args.out / "pairs.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    say(f"{len(bench.rows)} graphs")
+    moved = {f"{name} {count}": points.moved(name, count) for name, count in points.ops(tokens)}
+    rows = ",\n".join(json.dumps(row) for row in profiled(bench, args.out))
+    facts = {"schema": 2, "machine": machine_facts(), "bytes": moved}
+    (args.out / "pairs.json").write_text(f'{json.dumps(facts)[:-1]}, "rows": [\n{rows}\n]}}\n', encoding="utf-8")
+    say("done")
     return 0
 
 

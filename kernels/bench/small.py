@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
-from dsv4_kernels.launch import Config, asked_sizes, pinned, recorded
+from dsv4_kernels.launch import CARVEOUT, Config, asked_sizes, pinned, recorded
 from dsv4_kernels.registry import Arguments, spec
 from dsv4_kernels.target import forced_target, target_of
 from dsv4_kernels.testing.compare import check_arguments, clone, distance, run
@@ -159,7 +159,7 @@ def compile_key(launch: Any) -> Any:
 
 def warm(launch: Any) -> None:
     """Compile one launch."""
-    options = dict(launch.config.options)
+    options = {name: value for name, value in launch.config.options if name != CARVEOUT}
     try:
         launch.kernel.warmup(
             **launch.arguments, **launch.constants, grid=(1,), num_warps=launch.config.num_warps,
