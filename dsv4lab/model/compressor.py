@@ -21,10 +21,11 @@ Tensor = torch.Tensor
 INPUT = "attn.in"
 INDEX = "indexer.compressor"
 RAW_WEIGHTS = "indexer.raw_weights"
+WEIGHTS = "indexer.weights"
 
 
 def list_compressors(b: OpListBuilder, layer: int, w: AttentionWeights) -> None:
-    """The ops of the layer's compressors, and the product that the index weights are made of."""
+    """The ops of the layer's compressors, and the index weights, whose product shares their input."""
     if w.compressor is None:
         return
     ratio = int(b.config.kind(layer))
@@ -48,13 +49,26 @@ def list_compressors(b: OpListBuilder, layer: int, w: AttentionWeights) -> None:
     else:
         for part in parts:
             b.append(part)
+    _list_scale(b, outs[RAW_WEIGHTS])
+    _list_index_store(b, layer, indexer.compressor, outs[INDEX])  # first, as selection waits for it
     _list_store(b, layer, w.compressor, main, outs[main])
-    _list_index_store(b, layer, indexer.compressor, outs[INDEX])
 
 
 def _gemm(b: OpListBuilder, name: str, weight: Tensor, to: str, out: Tensor) -> Op:
     x = b.buffer(INPUT, b.config.hidden_size)
     return b.op(name, lambda _: b.ops.linear(x, weight, out), (INPUT,), (to,))
+
+
+def _list_scale(b: OpListBuilder, raw: Tensor) -> None:
+    """The index weights, with the scale of scores."""
+    c = b.config
+    weights = b.buffer(WEIGHTS, c.index_n_heads, dtype=torch.float32)
+    scale = (c.index_head_dim * c.index_n_heads) ** -0.5
+
+    def run(_: object) -> None:
+        torch.mul(raw, scale, out=weights)
+
+    b.add(WEIGHTS, run, (RAW_WEIGHTS,), (WEIGHTS,))
 
 
 def _list_store(b: OpListBuilder, layer: int, w: CompressorWeights, buffer: str, ks: Tensor) -> None:

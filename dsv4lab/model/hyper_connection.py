@@ -14,7 +14,7 @@ STREAMS = "x"
 
 
 def list_pre(b: OpListBuilder, w: HyperConnectionWeights, norm: torch.Tensor, out: str) -> None:
-    """Collapse the streams and norm them into buffer ``out [T, D]``: the sublayer's input. Fused with a pending post."""
+    """Collapse the streams and norm that into buffer ``out [T, D]``, a sublayer's input. Fused with a pending post."""
     c = b.config
     x = b.buffer(STREAMS, c.hc_mult, c.hidden_size)
     mixed = b.buffer("mhc.mixed", c.hidden_size)

@@ -6,7 +6,7 @@ import torch
 
 from dsv4lab.kv import pool as resource
 from dsv4lab.model.builder import OpListBuilder
-from dsv4lab.model.compressor import RAW_WEIGHTS
+from dsv4lab.model.compressor import WEIGHTS
 from dsv4lab.model.rope import COMPRESS_TABLE, rope_view
 from dsv4lab.model.weights import IndexerWeights
 from dsv4lab.overlap.ops import OpFunction
@@ -21,26 +21,19 @@ def csa_stream_view(b: OpListBuilder) -> torch.Tensor:
 
 
 def list_indexer(b: OpListBuilder, layer: int, w: IndexerWeights) -> None:
-    """Query, weights, selection and CSA tail of ``layer``; the indexer's compressor is listed apart."""
+    """Query, selection and CSA tail of ``layer``; the indexer's compressor and weights are listed apart."""
     c = b.config
     ql = b.buffer("q_lora", c.q_lora_rank)
     q = b.buffer("indexer.q", c.index_n_heads, c.index_head_dim)
-    raw = b.buffer(RAW_WEIGHTS, c.index_n_heads, dtype=torch.float32)
-    weights = b.buffer("indexer.weights", c.index_n_heads, dtype=torch.float32)
+    weights = b.buffer(WEIGHTS, c.index_n_heads, dtype=torch.float32)
     topk = b.buffer("indexer.topk", c.index_topk, dtype=torch.int32)
     rope = rope_view(b, COMPRESS_TABLE)
-    scale = (c.index_head_dim * c.index_n_heads) ** -0.5
-
-    def scale_weights(_: object) -> None:
-        torch.mul(raw, scale, out=weights)
-
-    b.add("indexer.weights", scale_weights, (RAW_WEIGHTS,), ("indexer.weights",))
     b.add("indexer.q_b", lambda _: b.ops.linear(ql, w.wq_b, q.flatten(1)), ("q_lora",), ("indexer.q",))
     b.add("indexer.q_rope", lambda _: _rotate_queries(b, q, rope), ("indexer.q", COMPRESS_TABLE), ("indexer.q",))
     b.add(
         "indexer.topk",
         _select(b, layer, q, weights, topk),
-        ("indexer.q", "indexer.weights", resource.index_k(layer)),
+        ("indexer.q", WEIGHTS, resource.index_k(layer)),
         ("indexer.topk",),
     )
     b.add("indexer.csa_tail", _csa_tail(b, topk), ("indexer.topk",), (CSA_STREAM,))

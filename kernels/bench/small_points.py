@@ -146,8 +146,14 @@ def _few() -> tuple[Config, ...]:
         (4, 1, 32, 256), (4, 1, 64, 256), (4, 1, 16, 512), (4, 1, 16, 1024), (8, 1, 16, 1024), (8, 1, 32, 1024),
         (4, 1, 32, 1024), (4, 3, 16, 1024), (4, 3, 32, 512), (8, 1, 16, 2048), (8, 2, 16, 2048),
     )  # fmt: skip
-    return tuple(config(w, 1, PDL, BLOCK_N=n, BLOCK_K=k, KIND=0) for w, n, k in vector) + tuple(
-        config(w, s, PDL, BLOCK_N=n, BLOCK_K=k, KIND=1) for w, s, n, k in dots
+    splits = (
+        (4, 16, 256), (4, 32, 256), (4, 64, 256), (4, 16, 512), (4, 32, 512), (8, 64, 512), (4, 16, 1024),
+        (8, 32, 1024),
+    )  # fmt: skip
+    return (
+        *(config(w, 1, PDL, BLOCK_N=n, BLOCK_K=k, KIND=0) for w, n, k in vector),
+        *(config(w, s, PDL, BLOCK_N=n, BLOCK_K=k, KIND=1) for w, s, n, k in dots),
+        *(config(w, 1, PDL, BLOCK_N=n, BLOCK_K=k, KIND=3) for w, n, k in splits),
     )
 
 
@@ -181,9 +187,13 @@ def fits(table: str, candidate: Config, sizes: Mapping[str, int]) -> bool:
     if table == "block_fp8_few":
         whole = sizes["k"] < 2 * candidate["BLOCK_K"]
         steps = sizes["k"] > candidate["BLOCK_K"] >= min(1024, sizes["k"] // 2)
+        if candidate["KIND"] == 3:
+            return sizes["k"] > candidate["BLOCK_K"]
         if candidate["KIND"]:
             return whole and candidate["BLOCK_K"] >= sizes["k"]
         return (whole or steps) and sizes["tokens"] <= 4
+    if table == "block_fp8_gemm":
+        return max(16, sizes["tokens"]) // 2 <= candidate["BLOCK_T"] <= max(16, sizes["tokens"])
     if table == "moe_down":
         return sizes["groups"] * 2 > candidate["BLOCK_G"] >= min(16, sizes["groups"] // 2)
     return True

@@ -22,7 +22,8 @@ def _as_fp8(bits, FNUZ: tl.constexpr):
 def _block_fp8_gemm_kernel(
     codes_ptr, scales_ptr, weight_ptr, weight_scales_ptr, out_ptr, partial_ptr, counter_ptr,
     n_tokens, n, k, codes_stride, scales_stride, weight_stride, weight_scales_stride, out_stride, splits,
-    FNUZ: tl.constexpr, SPLIT: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_T: tl.constexpr,
+    FNUZ: tl.constexpr, SPLIT: tl.constexpr, PDL: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_T: tl.constexpr,
 ):  # fmt: skip
     """``out [n_tokens, n]``; grid: tiles (grouped so that neighbours share weights), splits of K.
 
@@ -44,6 +45,9 @@ def _block_fp8_gemm_kernel(
     acc = tl.zeros((BLOCK_T, BLOCK_N), tl.float32)
     x_at = codes_ptr + token[:, None] * codes_stride + col[None, :]
     w_at = weight_ptr + row[None, :] * weight_stride + col[:, None]
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     for b in range(begin, end):
         x = tl.load(x_at + b * 128, mask=(token < n_tokens)[:, None], other=0)
         w = tl.load(w_at + b * 128, mask=(row < n)[None, :], other=0)

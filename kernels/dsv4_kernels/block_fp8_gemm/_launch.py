@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from dsv4_kernels.launch import PDL, LaunchTable, config, row
+from dsv4_kernels.launch import PDL, Config, LaunchTable, config, row
+
+
+def _tile(warps: int, stages: int, tokens: int, rows: int, splits: int = 1) -> Config:
+    group = 8 if splits == 1 and tokens > 16 else 1
+    return config(warps, stages, PDL, BLOCK_T=tokens, BLOCK_N=rows, GROUP_T=group, SPLITS=splits)
+
 
 BLOCK_FP8_GEMM = LaunchTable(
     "block_fp8_gemm",
     {
         "nvidia": (
-            row(config(4, 4, BLOCK_T=16, BLOCK_N=128, GROUP_T=1, SPLITS=8), tokens=16, n=8192),
-            row(config(4, 4, BLOCK_T=16, BLOCK_N=64, GROUP_T=1, SPLITS=1), tokens=16),
-            row(config(4, 4, BLOCK_T=64, BLOCK_N=64, GROUP_T=4, SPLITS=1), tokens=128),
-            row(config(8, 4, BLOCK_T=128, BLOCK_N=128, GROUP_T=8, SPLITS=1)),
+            row(_tile(4, 4, 16, 64), tokens=16, k=1024),
+            row(_tile(4, 6, 16, 32), tokens=16, k=3072),
+            row(_tile(4, 4, 16, 32, 8), tokens=16, k=8192),
+            row(_tile(4, 6, 16, 64, 8), tokens=16),
+            row(_tile(4, 4, 32, 64), tokens=32, k=2048),
+            row(_tile(4, 4, 16, 32, 8), tokens=32, n=1024),
+            row(_tile(4, 4, 32, 64, 4), tokens=32),
+            row(_tile(4, 4, 64, 64), tokens=128, n=4096, k=1024),
+            row(_tile(4, 4, 64, 64, 8), tokens=128, n=1024),
+            row(_tile(8, 4, 128, 64, 4), tokens=128, n=2048),
+            row(_tile(8, 4, 128, 64), tokens=128, n=8192, k=3072),
+            row(_tile(8, 4, 128, 64, 2), tokens=128, n=4096),
+            row(_tile(8, 4, 128, 64), tokens=128, n=8192),
+            row(_tile(8, 4, 128, 128)),
         ),
         "amd": (
             row(config(4, 2, BLOCK_T=16, BLOCK_N=32, GROUP_T=1, SPLITS=4), tokens=16, n=8192),
@@ -20,15 +36,29 @@ BLOCK_FP8_GEMM = LaunchTable(
             row(config(8, 2, BLOCK_T=128, BLOCK_N=128, GROUP_T=8, SPLITS=1)),
         ),
     },
-    (
-        config(4, 4, BLOCK_T=16, BLOCK_N=32, GROUP_T=1, SPLITS=8),
-        config(4, 6, BLOCK_T=16, BLOCK_N=64, GROUP_T=1, SPLITS=8),
-        config(4, 4, BLOCK_T=16, BLOCK_N=128, GROUP_T=1, SPLITS=8),
-        config(4, 6, BLOCK_T=16, BLOCK_N=32, GROUP_T=1, SPLITS=1),
-        config(4, 4, BLOCK_T=16, BLOCK_N=128, GROUP_T=1, SPLITS=1),
-        config(4, 4, BLOCK_T=64, BLOCK_N=128, GROUP_T=8, SPLITS=1),
-        config(8, 4, BLOCK_T=128, BLOCK_N=128, GROUP_T=8, SPLITS=1),
-        config(8, 4, BLOCK_T=128, BLOCK_N=64, GROUP_T=8, SPLITS=1),
+    tuple(
+        _tile(*sizes)
+        for sizes in (
+            (4, 4, 16, 32, 8),
+            (4, 6, 16, 64, 8),
+            (4, 4, 16, 128, 8),
+            (4, 6, 16, 32),
+            (4, 4, 16, 128),
+            (4, 4, 32, 64, 8),
+            (4, 4, 32, 64, 4),
+            (4, 4, 32, 128, 8),
+            (4, 4, 32, 64),
+            (4, 4, 64, 64, 8),
+            (4, 4, 64, 64, 4),
+            (4, 4, 64, 64, 2),
+            (4, 4, 64, 128, 4),
+            (4, 4, 64, 128),
+            (8, 4, 128, 128, 4),
+            (8, 4, 128, 64, 4),
+            (8, 4, 128, 64, 2),
+            (8, 4, 128, 128),
+            (8, 4, 128, 64),
+        )
     ),
 )
 
@@ -49,8 +79,9 @@ FEW = LaunchTable(
             row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=1024, KIND=0), tokens=2, k=7168, n=8192),
             row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=2048, KIND=0), tokens=2, n=8192),
             row(config(4, 1, PDL, BLOCK_N=32, BLOCK_K=256, KIND=1), k=256, n=8192),
-            row(config(4, 1, PDL, BLOCK_N=16, BLOCK_K=512, KIND=1), k=512, n=8192),
+            row(config(4, 3, PDL, BLOCK_N=32, BLOCK_K=512, KIND=1), k=512, n=8192),
             row(config(4, 1, PDL, BLOCK_N=32, BLOCK_K=1024, KIND=1), k=1024, n=8192),
+            row(config(4, 1, PDL, BLOCK_N=32, BLOCK_K=512, KIND=3), k=4096, n=512),
             row(config(4, 1, PDL, BLOCK_N=0, BLOCK_K=0, KIND=2)),
         ),
         "amd": (
@@ -63,5 +94,6 @@ FEW = LaunchTable(
         ),
     },
 )
-"""``KIND`` 0: products in vector registers; 1: matrix units, all blocks of 128 columns side by side; 2: neither, but
-the quantisation and ``BLOCK_FP8_GEMM``, which an H200 does faster for many rows, and for long ones from 3 tokens on."""
+"""``KIND`` 0: products in vector registers; 1: matrix units, all blocks of 128 columns side by side; 3: so, in splits
+of ``BLOCK_K`` columns; 2: neither, but the quantisation and ``BLOCK_FP8_GEMM``, which an H200 does faster for many
+rows, and for long ones from 3 tokens on."""

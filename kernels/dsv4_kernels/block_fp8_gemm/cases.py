@@ -86,7 +86,7 @@ SPECS = (
             Case("wo_b-pro-1", lambda i: _quantising(i, 1, 7168, 16384), small=False, bench=True),
         ),
         _cost,
-        (FEW,),
+        (FEW, BLOCK_FP8_GEMM),
         outputs=("out",),
         tolerance=Tolerance(floor=2.0**-10),
     ),

@@ -17,7 +17,7 @@ from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace, zeroed_workspace
 
 DOT_TOKENS = 16
-DOT, APART = 1, 2
+DOT, APART, SPLIT = 1, 2, 3
 """Kinds of ``FEW``."""
 
 
@@ -90,23 +90,35 @@ def _few(
     """Codes with ``scales``, or values that the kernel quantises."""
     (tokens, k), n = x.shape, weight.shape[0]
     target = target_of(x.device)
-    dot = chosen["KIND"] == DOT
+    dot = chosen["KIND"] in (DOT, SPLIT)
+    split = chosen["KIND"] == SPLIT and chosen["BLOCK_K"] < k
+    splits = triton.cdiv(k, chosen["BLOCK_K"]) if split else 1
+    tiles = triton.cdiv(n, chosen["BLOCK_N"]), triton.cdiv(tokens, DOT_TOKENS) if dot else tokens
+    partial, counters = _room(tokens, n, splits, tiles[0] * tiles[1], x.device) if split else (None, None)
     launch(
         _few_dot_kernel if dot else _few_vector_kernel,
-        (triton.cdiv(n, chosen["BLOCK_N"]), triton.cdiv(tokens, DOT_TOKENS) if dot else tokens),
+        (*tiles, splits) if dot else tiles,
         {
             "x_ptr": x if scales is None else x.view(torch.uint8), "x_scales_ptr": scales,
             "weight_ptr": weight.view(torch.uint8), "weight_scales_ptr": weight_scales, "out_ptr": out,
-            **({"n_tokens": tokens} if dot else {}), "n": n, "k": k, "x_stride": x.stride(0),
+            **({"partial_ptr": partial, "counter_ptr": counters, "n_tokens": tokens} if dot else {}),
+            "n": n, "k": k, "x_stride": x.stride(0),
             "x_scales_stride": 0 if scales is None else scales.stride(0), "weight_stride": weight.stride(0),
             "weight_scales_stride": weight_scales.stride(0), "out_stride": out.stride(0),
+            **({"splits": splits} if dot else {}),
         },
         {
             "QUANT": scales is None, "FNUZ": target.fp8 == "fnuz", "PDL": overlaps(x),
-            **({} if dot else {"ONE": chosen["BLOCK_K"] >= k}),
+            **({"SPLIT": split} if dot else {"ONE": chosen["BLOCK_K"] >= k}),
         },
         chosen,
     )  # fmt: skip
+
+
+def _room(tokens: int, n: int, splits: int, tiles: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums of all splits, and how many have arrived at each tile."""
+    partial = workspace("block_fp8_gemm", (splits, tokens, n), torch.float32, device)
+    return partial, zeroed_workspace("block_fp8_gemm", (max(tiles, 1),), torch.int32, device)
 
 
 def _many(
@@ -114,12 +126,11 @@ def _many(
 ) -> None:
     (tokens, k), n = codes.shape, weight.shape[0]
     target = target_of(codes.device)
-    chosen = BLOCK_FP8_GEMM.choose(target, tokens=tokens, n=n)
+    chosen = BLOCK_FP8_GEMM.choose(target, tokens=tokens, n=n, k=k)
     splits = min(chosen["SPLITS"], k // FP8_GROUP)
     tiles = triton.cdiv(tokens, chosen["BLOCK_T"]) * triton.cdiv(n, chosen["BLOCK_N"])
     split = splits > 1
-    partial = workspace("block_fp8_gemm", (splits, tokens, n), torch.float32, codes.device) if split else None
-    counters = zeroed_workspace("block_fp8_gemm", (max(tiles, 1),), torch.int32, codes.device) if split else None
+    partial, counters = _room(tokens, n, splits, tiles, codes.device) if split else (None, None)
     launch(
         _block_fp8_gemm_kernel,
         (tiles, splits),
@@ -130,6 +141,6 @@ def _many(
             "weight_stride": weight.stride(0), "weight_scales_stride": weight_scales.stride(0),
             "out_stride": out.stride(0), "splits": splits,
         },
-        {"FNUZ": target.fp8 == "fnuz", "SPLIT": split},
+        {"FNUZ": target.fp8 == "fnuz", "SPLIT": split, "PDL": overlaps(codes)},
         chosen,
     )  # fmt: skip
