@@ -133,8 +133,8 @@ PRESETS: dict[str, ModelConfig] = {
 def first_layers(config: ModelConfig, count: int | None) -> ModelConfig:
     """The first ``count`` layers of a preset (None: all), for devices that do not hold it whole.
 
-    A block drafter that reads later layers is left out. Raises :class:`ConfigError` for more layers than there are, and
-    for a model that is no preset.
+    A block drafter reads layers as far from the end as before; it is left out where there are not as many. Raises
+    :class:`ConfigError` for more layers than there are, and for a model that is no preset.
     """
     if count is None:
         return config
@@ -142,13 +142,17 @@ def first_layers(config: ModelConfig, count: int | None) -> ModelConfig:
         raise ConfigError(f"num_layers = {count}: only presets are cut, and {config.name} is none")
     if count > config.num_hidden_layers:
         raise ConfigError(f"num_layers = {count}: {config.name} has {config.num_hidden_layers}")
-    kept = config.dspark is not None and max(config.dspark.target_layer_ids) < count
+    cut = config.num_hidden_layers - count
+    drafter = config.dspark
+    if drafter is not None:
+        taps = tuple(at - cut for at in drafter.target_layer_ids)
+        drafter = replace(drafter, target_layer_ids=taps) if min(taps) >= 0 else None
     return replace(
         config,
         name=f"{config.name}, {count} layers",
         compress_ratios=config.compress_ratios[:count],
         num_hash_layers=min(config.num_hash_layers, count),
-        dspark=config.dspark if kept else None,
+        dspark=drafter,
     )
 
 

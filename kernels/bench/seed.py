@@ -5,6 +5,7 @@
     python kernels/bench/seed.py --out seed.jsonl --append --stages flash-tp4,flash-dp8     # what time left out
     python kernels/bench/seed.py --show seed.jsonl                    # the tables
     python kernels/bench/seed.py --device cpu --out dry.jsonl         # every stage on gloo, with few layers
+    python kernels/bench/seed.py --layers 5 --isl 1024 --levels 1,4 --minutes 3 --out dry.jsonl     # a dry run on GPUs
 
 Weights are random, quantised as released, and made on the GPUs. At each level one load decodes while plans take turns;
 a plan's TPOT is the median time from decode step to decode step (over the tokens that a step brings, with a drafter),
@@ -115,8 +116,8 @@ class Bench:
         """What this device can do of it."""
         plans = tuple(p for p in stage.plans if p != "auto" or (self._args.device != "cpu" and stage.dp == 1))
         if plans != stage.plans:
-            self._write(kind="left_out", stage=stage.name, what="plan auto: it measures graphs on GPUs")
-        levels = stage.levels if self._args.levels is None else self._args.levels
+            self._write(kind="left_out", stage=stage.name, what="plan auto: it times graphs on GPUs")
+        levels = stage.levels if self._args.levels is None else tuple(filter(stage.takes, self._args.levels))
         return replace(stage, plans=plans, levels=levels)
 
     def _stage(self, stage: Stage) -> bool:
@@ -129,6 +130,7 @@ class Bench:
             dtype="bfloat16" if gpu else "float32",
             weights="stored" if gpu else "dense",
             kv_cache_dtype="fp8",
+            num_layers=args.layers,
             plan="off",
             max_running_requests=-(-most // stage.dp),
             max_total_tokens=pool_tokens(stage, args.isl, args.rounds, args.turn),
@@ -146,6 +148,8 @@ class Bench:
                 row = self._level(stage, client, level)
                 if best == "off":
                     best = min(row["plans"], key=lambda plan: float(row["plans"][plan]["delta"]))
+            if "auto" in stage.plans:
+                self._write(kind="auto", stage=stage.name, graphs=client.status()["graphs"]["auto"])
             for plan in dict.fromkeys(("off", best)):
                 if self._left() < LEVEL_S:
                     self._write(kind="left_out", stage=stage.name, what=f"profile of {plan}: no time left")
@@ -202,11 +206,9 @@ class Bench:
                     "concurrency": mine.concurrency,
                 }
             )
-        wall = timeline.stream_busy().wall_ns / 1e6
-        arrivals = _arrivals(timeline)
-        said = list(profile.warnings)
+        wall, said = timeline.stream_busy().wall_ns / 1e6, list(profile.warnings)
         row = {"plan": plan, "level": level, "steps": len(profile.steps), "wall_ms": wall, "ranks": ranks}
-        self._write(kind="profile", stage=stage.name, **row, arrivals=arrivals, warnings=said)
+        self._write(kind="profile", stage=stage.name, **row, arrivals=_arrivals(timeline), warnings=said)
 
     def _left(self) -> float:
         return self._end - time.monotonic()
@@ -218,8 +220,7 @@ class Bench:
 
 def _arrivals(timeline: Any) -> dict[str, Any] | None:
     """How far apart ranks came to their collectives; None where no two ranks show one."""
-    found = arrival_skew(timeline)
-    if not found:
+    if not (found := arrival_skew(timeline)):
         return None
     skews = sorted(one.skew_ns for one in found)
     last = [one.last_rank for one in found]
@@ -278,6 +279,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--stages", type=_words, default=[], help="default: all that these GPUs can run")
     parser.add_argument("--levels", type=_levels, default=None, help="default: each stage's own")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--layers", type=int, help="a dry run: only so many layers of a preset, drafters whole")
     parser.add_argument("--isl", type=int, default=None, help="default: 8192, on the CPU 40")
     parser.add_argument("--osl", type=int, default=None, help="tokens that are compared; default: 128, on the CPU 8")
     parser.add_argument("--chunk", type=int, default=8192)
@@ -286,6 +288,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=9.5)
     args = parser.parse_args(argv)
     small = args.device == "cpu"
+    if small and args.layers is not None:
+        parser.error("--layers cuts presets, on GPUs: the CPU has a model of four layers")
     for name, large, little in (("isl", 8192, 40), ("osl", 128, 8), ("rounds", 5, 1), ("turn", 16, 2)):
         if getattr(args, name) is None:
             setattr(args, name, little if small else large)

@@ -44,6 +44,10 @@ class Stage:
         """Ranks, one GPU each."""
         return self.tp * self.dp
 
+    def takes(self, level: int) -> bool:
+        """Whether ``level`` requests are as many for each attention group."""
+        return level % self.dp == 0
+
     def fields(self) -> dict[str, Any]:
         """The engine's fields that make it this stage."""
         found: dict[str, Any] = {"tp_size": self.tp, "dp_size": self.dp}
@@ -63,7 +67,9 @@ STAGES = (
     Stage("flash-tp8-block6", "flash", tp=8, block=6, levels=SPECULATED),
     Stage("flash-dp8", "flash", dp=8, plans=("off", "cuda"), levels=(32, 64)),
     Stage("flash-tp2", "flash", tp=2),
+    Stage("flash-tp2-block6", "flash", tp=2, block=6, levels=SPECULATED),
     Stage("flash-tp2-block5", "flash", tp=2, block=5, levels=SPECULATED),
+    Stage("flash-dp2", "flash", dp=2, plans=("off", "cuda"), levels=(32, 64)),
 )
 """What was asked for, most wanted first: time may end before the last."""
 
@@ -150,10 +156,13 @@ def passes(row: Mapping[str, Any]) -> bool | None:
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """Tables of what was written: the seed's TPOT table by stage, profiles by rank, arrivals, and what is missing.
 
-    The bar is a GPU's.
+    The bar is that of whole models on GPUs.
     """
     out: list[str] = []
-    gpus = any(row.get("gpus") for row in rows if row["kind"] == "machine")
+    machines = [row for row in rows if row["kind"] == "machine"]
+    layers = {count for row in machines if (count := row.get("arguments", {}).get("layers")) is not None}
+    out += [f"A dry run: the first {', '.join(map(str, sorted(layers)))} layers, not the model.", ""] if layers else []
+    gpus = not layers and any(row.get("gpus") for row in machines)
     for name in dict.fromkeys(row["stage"] for row in rows if "stage" in row):
         mine = [row for row in rows if row.get("stage") == name]
         out += [f"## {name}", "", *_levels([r for r in mine if r["kind"] == "level"], barred=gpus)]

@@ -7,7 +7,7 @@ import pytest
 from dsv4lab.checkpoint.names import expected_tensors
 from dsv4lab.config.from_json import model_config_from_json
 from dsv4lab.config.model import LayerKind, YarnScaling
-from dsv4lab.config.presets import PRESETS, preset
+from dsv4lab.config.presets import PRESETS, first_layers, preset
 from dsv4lab.config.to_json import released_config, transformers_config
 from dsv4lab.errors import ConfigError
 
@@ -74,6 +74,18 @@ def test_demo_weighs_less_than_a_gigabyte_and_has_a_heavy_compressor() -> None:
     assert parameters("demo") * 4 < 10**9
     compressor = [math.prod(s.shape) for n, s in tensors.items() if ".attn.compressor.wkv." in n]
     assert min(compressor) * 2 * 4 >= 8 * 2**20  # wkv and wgate, fp32
+
+
+def test_a_cut_preset_keeps_its_block_drafter_on_its_last_layers() -> None:
+    flash, part = preset("flash"), first_layers(preset("flash"), 5)
+    assert flash.dspark is not None
+    assert part.dspark is not None
+    assert part.compress_ratios == flash.compress_ratios[:5]
+    assert (flash.dspark.target_layer_ids, part.dspark.target_layer_ids) == ((40, 41, 42), (2, 3, 4))
+    assert part.dspark.block_size == flash.dspark.block_size
+    assert first_layers(flash, 2).dspark is None, "it reads three"
+    with pytest.raises(ConfigError, match="num_layers = 44: flash has 43"):
+        first_layers(flash, 44)
 
 
 @pytest.mark.parametrize("write", [transformers_config, released_config])

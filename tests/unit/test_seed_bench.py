@@ -65,7 +65,13 @@ def test_weights_and_pools_fit_an_h200(seed: ModuleType, capsys: pytest.CaptureF
 
 
 def test_stages_are_chosen_by_what_is_there(seed: ModuleType) -> None:
-    assert [stage.name for stage in seed.chosen([], 4)] == ["flash-tp4", "flash-tp2", "flash-tp2-block5"]
+    assert [stage.name for stage in seed.chosen([], 4)] == [
+        "flash-tp4",
+        "flash-tp2",
+        "flash-tp2-block6",
+        "flash-tp2-block5",
+        "flash-dp2",
+    ]
     assert len(seed.chosen([], 8)) == len(seed.STAGES)
     assert [stage.name for stage in seed.chosen(["flash-tp4"], 8)] == ["flash-tp4"]
     with pytest.raises(ValueError, match="stage pro-tp8 takes 8 GPUs, here are 4"):
@@ -128,3 +134,10 @@ def test_the_tables_have_everything(seed: ModuleType) -> None:
     assert "ranks 3.0 us apart in the median, 41.0 us at most; rank 1 was last most often." in text
     assert "## flash-tp4\n\nLeft out: all of it: no time left." in text
     assert "met" not in seed.markdown(rows(seed, gpus=[])), "the bar is a GPU's"
+    dry = seed.markdown(rows(seed, gpus=["NVIDIA H200"] * 2, arguments={"layers": 5}))
+    assert dry.startswith("A dry run: the first 5 layers, not the model.\n\n## pro-tp8-block6")
+    assert "met" not in dry, "and a whole model's"
+
+
+def test_levels_are_shared_evenly_by_attention_groups(seed: ModuleType) -> None:
+    assert [level for level in (1, 4, 8) if seed.chosen(["flash-dp2"], 2)[0].takes(level)] == [4, 8]
