@@ -30,7 +30,7 @@ def choice_points(ops: frozenset[str], tokens: tuple[int, ...]) -> Iterator[Poin
 
 def holds(table: str, candidate: Config, sizes: Mapping[str, int]) -> bool:
     """Whether a candidate of a table of these ops is worth its time: rows fit its block, and fill half of it."""
-    if table in ("index_topk.row", "index_topk.bins"):
+    if table in ("index_topk.row", "index_topk.bins", "index_topk.tail"):
         return sizes["entries"] <= candidate["BLOCK"] < 2 * sizes["entries"]
     if table == "moe_route.words":
         whole = sizes["d"] % (candidate["VEC"] * 32 * candidate.num_warps) == 0

@@ -6,11 +6,12 @@ import numpy as np
 import triton
 import triton.language as tl
 
-ROOM = np.zeros(4200, np.int64)
+ROOM = np.zeros(4400, np.int64)
 ADDRESS = tl.constexpr(ROOM.ctypes.data)
 NOTED = tl.constexpr(4096)
 LENGTH = tl.constexpr(4100)
 LIST = tl.constexpr(4104)
+TOLD = tl.constexpr(4200)
 
 
 @triton.jit
@@ -32,6 +33,11 @@ def clear(memory, WARPS, BINS: tl.constexpr):
 @triton.jit
 def count(memory, bin_, inside):
     tl.atomic_add(memory + bin_, tl.full(bin_.shape, 1, tl.int64), mask=inside)
+
+
+@triton.jit
+def count_first(memory, bin_, BINS: tl.constexpr):
+    tl.atomic_add(memory + bin_, tl.full(bin_.shape, 1, tl.int64), mask=bin_.to(tl.uint32, bitcast=True) < BINS)
 
 
 @triton.jit
@@ -62,6 +68,16 @@ def append(memory, inside, score, entry):
 
 
 @triton.jit
+def append_numbers(memory, kept, entry):
+    append(memory, kept == kept, kept, entry)
+
+
+@triton.jit
+def number(x):
+    return tl.where(x == x, x, float("-inf"))
+
+
+@triton.jit
 def listed(memory, place):
     return tl.load(memory + LIST + place)
 
@@ -75,3 +91,24 @@ def highest_bit(number):
 def extremes(numbers):
     least = tl.min(tl.where(numbers == numbers, numbers, float("inf")), 1)
     return least, tl.max(tl.where(numbers == numbers, numbers, float("-inf")), 1)
+
+
+@triton.jit
+def tell(memory, SLOT, warp, number):
+    tl.store(memory + TOLD + SLOT * 32 + warp, number.to(tl.int64))
+
+
+@triton.jit
+def told_before(memory, SLOT, warp):
+    told = tl.load(memory + TOLD + SLOT * 32 + warp).to(tl.int32)
+    return tl.sum(tl.where(warp[None, :] < warp[:, None], told[None, :], 0), 1)
+
+
+@triton.jit
+def most_told(memory, SLOT, WARPS: tl.constexpr):
+    return tl.max(tl.load(memory + TOLD + SLOT * 32 + tl.arange(0, WARPS)), 0).to(tl.int32)
+
+
+@triton.jit
+def anew(number):
+    return number

@@ -85,3 +85,23 @@ BINS = LaunchTable(
 )
 """Of the sibling that counts scores in ``BINS``, for rows that fit one ``BLOCK``; others take :data:`ROW`. Timed on an
 H200 at 1 to 16 tokens; up to 128 each row still has an SM to itself. No other arch has been timed."""
+
+TAIL = LaunchTable(
+    "index_topk.tail",
+    {"nvidia": (row(_NO_BINS),)},
+    (
+        config(4, 1, PDL, BLOCK=1024, BINS=512),
+        config(8, 1, PDL, BLOCK=2048, BINS=1024),
+        config(16, 1, PDL, BLOCK=4096, BINS=2048),
+        config(16, 1, PDL, BLOCK=8192, BINS=2048),
+        config(16, 1, PDL, BLOCK=16384, BINS=2048),
+        config(8, 1, PDL, BLOCK=1024, BINS=1024),
+        config(4, 1, PDL, BLOCK=2048, BINS=512),
+        config(4, 1, PDL, BLOCK=2048, BINS=1024),
+        config(8, 1, PDL, BLOCK=4096, BINS=1024),
+        config(8, 1, PDL, BLOCK=8192, BINS=1024),
+        config(32, 1, PDL, BLOCK=8192, BINS=4096),
+    ),
+)
+"""Of the sibling that counts only scores which may be taken. It has not run on a GPU yet: no row fits unless the tuner
+or a pin says otherwise."""

@@ -10,15 +10,18 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 LANES = gl.constexpr(32)
-NOTED = gl.constexpr(16384)
-LISTED = gl.constexpr(16384 + 16)
-LIST = gl.constexpr(16384 + 32)
+NOTED = gl.constexpr(16512)
+LISTED = gl.constexpr(16512 + 16)
+LIST = gl.constexpr(16512 + 32)
+TOLD = gl.constexpr(16512 + 288)
 
-# Room for 4096 counters, four numbers, the list's length (16 bytes) and 16 numbers of 64 bits.
+# Room for 4096 counters and one of each lane, four numbers, the list's length (16 bytes), 32 numbers of 64
+# bits and 5 slots of a number of each warp.
 _MEMORY = gl.constexpr("""
-    .shared .align 16 .b8 topk_counters[16544];
+    .shared .align 16 .b8 topk_counters[17440];
     mov.u32 $0, topk_counters;
 """)
+_NUMBER = gl.constexpr("max.f32 $0, $1, 0fFF800000;")
 _CLEAR = gl.constexpr("st.shared.u32 [$1], 0; mov.u32 $0, 0;")
 _READ_FOUR = gl.constexpr("ld.shared.v4.u32 {$0, $1, $2, $3}, [$4];")
 _READ_LISTED = gl.constexpr("ld.shared.u64 $0, [$1];")
@@ -29,6 +32,14 @@ _COUNT = gl.constexpr("""
     .reg .pred p;
     setp.ge.s32 p, $1, 0;
     @p red.shared.add.u32 [$1], 1;
+    mov.u32 $0, 0;
+}
+""")
+_COUNT_FIRST = gl.constexpr("""
+{
+    .reg .b32 at;
+    min.u32 at, $1, $2;
+    red.shared.add.u32 [at], 1;
     mov.u32 $0, 0;
 }
 """)
@@ -61,6 +72,70 @@ _APPEND = gl.constexpr("""
 DONE:
 }
 """)
+
+
+_TELL = gl.constexpr("st.shared.u32 [$1], $2; mov.u32 $0, 0;")
+_TOLD_BEFORE = gl.constexpr("""
+{
+    .reg .pred p;
+    .reg .b32 lane, at, number;
+    mov.u32 lane, %laneid;
+    setp.lt.s32 p, lane, $2;
+    mad.lo.u32 at, lane, 4, $1;
+    mov.u32 number, 0;
+    @p ld.shared.u32 number, [at];
+    redux.sync.add.s32 $0, number, 0xffffffff;
+}
+""")
+_MOST_TOLD = gl.constexpr("""
+{
+    .reg .b32 lane, at, number;
+    mov.u32 lane, %laneid;
+    and.b32 lane, lane, $2;
+    mad.lo.u32 at, lane, 4, $1;
+    ld.shared.u32 number, [at];
+    redux.sync.max.s32 $0, number, 0xffffffff;
+}
+""")
+# As above of four elements, those that are numbers ($8 to $11).
+_APPEND_FOUR = gl.constexpr(
+    """
+{
+    .reg .pred p;
+    mov.u32 $0, 0; mov.u32 $1, 0; mov.u32 $2, 0; mov.u32 $3, 0;
+    setp.num.f32 p, $8, $8;
+    setp.num.or.f32 p, $9, $9, p;
+    setp.num.or.f32 p, $10, $10, p;
+    setp.num.or.f32 p, $11, $11, p;
+    @!p bra DONE;
+"""
+    + "".join(
+        f"""
+    {{
+        .reg .pred p;
+        .reg .f32 f;
+        .reg .b32 at, key, flip, entry;
+        setp.nan.f32 p, ${8 + i}, ${8 + i};
+        @p bra NEXT;
+        atom.shared.add.u32 at, [$4 + -16], 8;
+        add.u32 at, at, $4;
+        add.f32 f, ${8 + i}, 0f00000000;
+        mov.b32 key, f;
+        shr.s32 flip, key, 31;
+        and.b32 flip, flip, 0x7FFFFFFF;
+        xor.b32 key, key, flip;
+        not.b32 entry, ${12 + i};
+        st.shared.v2.b32 [at], {{entry, key}};
+    NEXT:
+    }}
+"""
+        for i in range(4)
+    )
+    + """
+DONE:
+}
+"""
+)
 
 
 @gluon.jit
@@ -98,6 +173,17 @@ def count(memory, bin_, inside):
 
 
 @gluon.jit
+def count_first(memory, bin_, BINS: gl.constexpr):
+    """Each element whose ``bin_``, not negative, is less than ``BINS`` adds 1 to its counter; counters after those
+    are spoilt, so that nothing branches.
+    """
+    L: gl.constexpr = bin_.type.layout
+    lane = gl.arange(0, bin_.shape[0], layout=gl.SliceLayout(1, L)) % LANES
+    other = memory + (BINS + lane) * 4
+    _asm(_COUNT_FIRST, "=r,r,r", [memory + bin_ * 4, other[:, None]])
+
+
+@gluon.jit
 def counts(memory, bin_):
     """The counters of ``bin_``, of which a thread has four times some, in order."""
     return gl.inline_asm_elementwise(
@@ -128,11 +214,50 @@ def append(memory, inside, score, entry):
 
 
 @gluon.jit
+def append_numbers(memory, kept, entry):
+    """As :func:`append` of those that are numbers; a thread has four times some, and most have none."""
+    gl.inline_asm_elementwise(
+        _APPEND_FOUR, "=r,=r,=r,=r" + ",r" * 4 + ",f" * 4 + ",r" * 4, [memory + LIST, kept, entry],
+        dtype=gl.int32, is_pure=False, pack=4,
+    )  # fmt: skip
+
+
+@gluon.jit
+def number(x):
+    """``x``, NaN as -inf."""
+    return gl.inline_asm_elementwise(_NUMBER, "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
 def listed(memory, place):
     """int64 at each ``place`` of the list."""
     return gl.inline_asm_elementwise(
         _READ_LISTED, "=l,r", [memory + LIST + place * 8], dtype=gl.int64, is_pure=False, pack=1
     )  # fmt: skip
+
+
+@gluon.jit
+def tell(memory, SLOT: gl.constexpr, warp, number):
+    """The int32 ``number`` of each ``warp`` into ``SLOT``, 0 to 4."""
+    _asm(_TELL, "=r,r,r", [memory + TOLD + SLOT * 128 + warp * 4, number])
+
+
+@gluon.jit
+def told_before(memory, SLOT: gl.constexpr, warp):
+    """The sum of what warps before each ``warp`` told."""
+    return _asm(_TOLD_BEFORE, "=r,r,r", [memory + TOLD + SLOT * 128 + warp * 0, warp])
+
+
+@gluon.jit
+def most_told(memory, SLOT: gl.constexpr, WARPS: gl.constexpr):
+    """The greatest that was told: a scalar."""
+    return _asm(_MOST_TOLD, "=r,r,r", [memory + TOLD + SLOT * 128, WARPS - 1])
+
+
+@gluon.jit
+def anew(number):
+    """``number``, int32, which the compiler does not know: what follows from it is computed where it is used."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [number], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
