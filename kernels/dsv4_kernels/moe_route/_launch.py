@@ -71,7 +71,7 @@ WORDS = LaunchTable(
     },
     tuple(
         config(warps, 1, PDL, PAIRS=pairs, GROUP=group, VEC=vec)
-        for group in (1, 4)
+        for group in (1, 4, 8)
         for pairs, warps, vec in ((1, 4, 8), (2, 8, 4), (1, 8, 4), (2, 4, 8), (1, 8, 8), (2, 8, 8))
     ),
 )

@@ -118,6 +118,31 @@ def _of_token(
 
 
 @gluon.jit
+def _of_group(
+    x_ptr, turn, n_tokens, a0, a1, b0, b1, col, x_stride,
+    STEPS: gl.constexpr, PAIRS: gl.constexpr, VEC: gl.constexpr, BLOCK_D: gl.constexpr, GROUP: gl.constexpr,
+):  # fmt: skip
+    """``[BLOCK_D / 4, 2 PAIRS GROUP]``: :func:`_of_token` of ``GROUP`` tokens from ``turn`` on, which come fastest.
+
+    Past the last token it stands for the others.
+    """
+    parts = ()
+    for i in gl.static_range(GROUP):
+        # Bits in reverse, as every round below puts neighbours' columns in turn.
+        other = (i % 2 * 4 + i // 2 % 2 * 2 + i // 4) * GROUP // 8
+        token = gl.minimum(turn + other, n_tokens - 1)
+        sums = _of_token(x_ptr, token, a0, a1, b0, b1, col, x_stride, STEPS, PAIRS, VEC, BLOCK_D)
+        parts += (sums,)  # type: ignore[assignment]
+    for round_ in gl.static_range(3):
+        if GROUP >> round_ > 1:
+            fewer = ()
+            for i in gl.static_range(GROUP >> round_ + 1):
+                fewer += (_side_by_side(parts[2 * i], parts[2 * i + 1]),)  # type: ignore[assignment]
+            parts = fewer
+    return parts[0]  # type: ignore[misc]
+
+
+@gluon.jit
 def _received(words_ptr, N_EXPERTS: gl.constexpr, E_PAD: gl.constexpr):
     """All words ``[E_PAD]`` of a token, 0 past the experts."""
     P: gl.constexpr = gl.BlockedLayout([2], [LANES], [gl.num_warps()], [0])
@@ -189,7 +214,7 @@ def _route_words_kernel(
 ):  # fmt: skip
     """Scores of all tokens and ``2 PAIRS`` experts; the last programs choose. Grid: expert tiles, all full.
 
-    ``words``: int32 ``[n_tokens, E_PAD]``, 0 before and after. ``GROUP``: tokens of a round, 1, 2 or 4. ``VEC``:
+    ``words``: int32 ``[n_tokens, E_PAD]``, 0 before and after. ``GROUP``: tokens of a round, 1, 2, 4 or 8. ``VEC``:
     columns of a lane in a step.
     """
     WARPS: gl.constexpr = gl.num_warps()
@@ -214,21 +239,12 @@ def _route_words_kernel(
         gdc_wait()
         gdc_launch_dependents()
     for turn in range(0, n_tokens, GROUP):
-        last = n_tokens - 1
-        sums = _of_token(x_ptr, turn, a0, a1, b0, b1, col, x_stride, STEPS, PAIRS, VEC, BLOCK_D)
-        if GROUP >= 2:
-            more = gl.minimum(turn + GROUP // 2, last)
-            sums1 = _of_token(x_ptr, more, a0, a1, b0, b1, col, x_stride, STEPS, PAIRS, VEC, BLOCK_D)
-            if GROUP == 4:
-                more = gl.minimum(turn + 1, last)
-                sums2 = _of_token(x_ptr, more, a0, a1, b0, b1, col, x_stride, STEPS, PAIRS, VEC, BLOCK_D)
-                more = gl.minimum(turn + 3, last)
-                sums3 = _of_token(x_ptr, more, a0, a1, b0, b1, col, x_stride, STEPS, PAIRS, VEC, BLOCK_D)
-                sums, sums1 = _side_by_side(sums, sums2), _side_by_side(sums1, sums3)
-            sums = _side_by_side(sums, sums1)
+        sums = _of_group(
+            x_ptr, turn, n_tokens, a0, a1, b0, b1, col, x_stride, STEPS, PAIRS, VEC, BLOCK_D, GROUP
+        )  # fmt: skip
         logits = gl.convert_layout(gl.sum(sums, 0), line)
         of = gl.arange(0, ROWS * PAIRS * GROUP, layout=line)
-        token = turn + of % GROUP // 2 + of % 2 * (GROUP // 2)
+        token = turn + of % GROUP
         own = first + of // GROUP // PAIRS + of // GROUP % PAIRS * 2
         word = _word(_score(logits, SCORING))
         gl.atomic_add(words_ptr + token * E_PAD + own, word, mask=token < n_tokens, sem="relaxed")
