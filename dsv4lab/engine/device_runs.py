@@ -269,7 +269,7 @@ class DeviceRuns:
     def _possible(self, work: _Work, side_streams: int | None) -> list[OverlapPlan]:
         """Candidates of ``auto`` that place this shape's ops differently and that this process has the streams for."""
         plans = _distinct(work, candidates(side_streams))
-        return [plan for plan in plans if self.streams.has(work.compiled(plan).program.streams)]
+        return [plan for plan in plans if self.streams.has(work.compiled(plan).program)]
 
     def _measure(self, work: _Work, plans: list[OverlapPlan]) -> Choice:
         """Replay all candidates in turn on the inputs that are set: a forward run twice leaves what one leaves."""

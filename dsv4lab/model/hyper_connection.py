@@ -21,14 +21,16 @@ def list_pre(b: OpListBuilder, w: HyperConnectionWeights, norm: torch.Tensor, ou
     post = b.buffer("mhc.post", c.hc_mult, dtype=torch.float32)
     comb = b.buffer("mhc.comb", c.hc_mult, c.hc_mult, dtype=torch.float32)
     weights = (w.fn, w.base, w.scale)
-    eps: dict[str, Any] = {"rms_eps": c.rms_norm_eps, "hc_eps": c.hc_eps, "iters": c.hc_sinkhorn_iters}
-    to = {"out": mixed, "norm": norm, "normed": b.buffer(out, c.hidden_size)}
+    rest: dict[str, Any] = {
+        "rms_eps": c.rms_norm_eps, "hc_eps": c.hc_eps, "iters": c.hc_sinkhorn_iters,
+        "out": mixed, "norm": norm, "normed": b.buffer(out, c.hidden_size),
+    }  # fmt: skip
 
     def run_pre(_: object) -> None:
-        b.ops.mhc_pre(x, *weights, **eps, **to, post=post, comb=comb)
+        b.ops.mhc_pre(x, *weights, **rest, post=post, comb=comb)
 
     def run_both(y: torch.Tensor) -> OpFunction:
-        return lambda _: b.ops.mhc_post_pre(y, post, comb, x, *weights, **eps, **to, new_post=post, new_comb=comb)
+        return lambda _: b.ops.mhc_post_pre(y, post, comb, x, *weights, **rest, new_post=post, new_comb=comb)
 
     pre = b.op("mhc_pre", run_pre, (STREAMS,), ("mhc.mixed", "mhc.post", "mhc.comb", out))
     b.add_fused("mhc_post_pre", pre, run_both)

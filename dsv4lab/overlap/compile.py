@@ -66,9 +66,9 @@ def compile_program(
         for n, i in enumerate(issue)
     )
     names = (MAIN, *(s for s in sorted(set(streams), key=_stream_key) if s != MAIN))
-    return CompiledProgram(
-        StreamProgram(program_ops, names, plan.name, mode, tokens), tuple(placed[i][0].run for i in issue)
-    )
+    high = tuple(name for name in names if name in plan.high)
+    program = StreamProgram(program_ops, names, plan.name, mode, tokens, high)
+    return CompiledProgram(program, tuple(placed[i][0].run for i in issue))
 
 
 def _place(op: Op, plan: OverlapPlan, tokens: int) -> list[tuple[Op, str]]:

@@ -98,7 +98,8 @@ def as_python(plan: OverlapPlan) -> str:
     lines = [f"    lab.Rule({', '.join(_arguments(rule))}),\n" for rule in plan.rules]
     body = f"(\n{''.join(lines)})" if lines else "()"
     split = f", {plan.split!r}" if plan.split else ""
-    return f"lab.OverlapPlan({plan.name!r}, {body}{split})"
+    high = f", high={plan.high!r}" if plan.high else ""
+    return f"lab.OverlapPlan({plan.name!r}, {body}{split}{high})"
 
 
 def _arguments(rule: Rule) -> list[str]:

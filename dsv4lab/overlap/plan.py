@@ -53,11 +53,25 @@ class OverlapPlan:
     """Rules in order; the first that matches an op decides its stream, and an op without a rule stays on ``main``.
 
     Fused ops stay whole where all their parts are on one stream, unless a pattern of ``split`` matches their name.
+    Side streams in ``high`` have the higher priority on a GPU: their programs that can begin go before those of others.
+
+    Raises:
+        PlanError: something in ``high`` is no side stream.
+
     """
 
     name: str
     rules: tuple[Rule, ...] = ()
     split: tuple[str, ...] = ()
+    high: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for stream in self.high:
+            if stream == MAIN or not _STREAM.fullmatch(stream):
+                raise PlanError(
+                    f"plan {self.name}: high has {stream!r}, which is not side0, side1, ... side99 "
+                    "(main's priority is the engine's field high_priority_main)"
+                )
 
     def splits(self, name: str) -> bool:
         """Whether the fused op ``name`` is taken apart wherever its parts are."""
@@ -78,8 +92,9 @@ class OverlapPlan:
         if side_streams < 0:
             raise PlanError(f"side_streams must be 0 or more, got {side_streams}")
         rules = tuple(replace(r, stream=_fold(r.stream, side_streams)) for r in self.rules)
-        same = rules == self.rules and self.name != "auto"
-        return self if same else replace(self, name=f"{self.name}/{side_streams}", rules=rules)
+        high = tuple(dict.fromkeys(_fold(stream, side_streams) for stream in self.high if side_streams))
+        same = (rules, high) == (self.rules, self.high) and self.name != "auto"
+        return self if same else replace(self, name=f"{self.name}/{side_streams}", rules=rules, high=high)
 
     def gated(self, tokens: int) -> OverlapPlan:
         """The same plan in forwards of at most ``tokens`` tokens, where it does not have a narrower range of its own.
@@ -108,7 +123,8 @@ class OverlapPlan:
             }
             for r in self.rules
         ]
-        return {"name": self.name, "rules": rules, **({"split": list(self.split)} if self.split else {})}
+        lists = {"split": list(self.split), "high": list(self.high)}
+        return {"name": self.name, "rules": rules, **{name: values for name, values in lists.items() if values}}
 
 
 def _fold(stream: str, side_streams: int) -> str:
@@ -122,7 +138,8 @@ def _gate(own: int | None, tokens: int) -> int:
 
 
 def plan_from_json(data: Mapping[str, Any]) -> OverlapPlan:
-    """Build a plan from ``{"name", "rules": [{"ops", "stream", "layers"?, "min_tokens"?, "max_tokens"?}], "split"?}``.
+    """Build a plan from ``{"name", "rules": [rule, ...], "split"?, "high"?}``, a rule being ``{"ops", "stream",
+    "layers"?, "min_tokens"?, "max_tokens"?}``.
 
     Raises:
         PlanError: a field is missing, unknown or of the wrong type.
@@ -138,10 +155,15 @@ def plan_from_json(data: Mapping[str, Any]) -> OverlapPlan:
         if unknown:
             raise PlanError(f"plan rule {i} has unknown fields {sorted(unknown)}; it takes {list(Rule.__slots__)}")
         rules.append(_rule(i, entry))
-    split = data.get("split", [])
-    if not isinstance(split, list | tuple) or not all(isinstance(pattern, str) for pattern in split):
-        raise PlanError(f"plan field split must be a list of patterns of fused ops, got {split!r}")
-    return OverlapPlan(str(data.get("name", "custom")), tuple(rules), tuple(split))
+    split = _texts(data, "split", "patterns of fused ops")
+    return OverlapPlan(str(data.get("name", "custom")), tuple(rules), split, _texts(data, "high", "side streams"))
+
+
+def _texts(data: Mapping[str, Any], field: str, what: str) -> tuple[str, ...]:
+    values = data.get(field, [])
+    if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
+        raise PlanError(f"plan field {field} must be a list of {what}, got {values!r}")
+    return tuple(values)
 
 
 def _rule(index: int, entry: Mapping[str, Any]) -> Rule:
@@ -206,7 +228,11 @@ SIDE_GEMM = "compressor.side_gemm"
 UNFUSED = OverlapPlan("unfused", (), (SIDE_GEMM,))
 """As ``off``, the fused GEMM taken apart: the serial program of engines that do not fuse it."""
 
-PRESETS: dict[str, OverlapPlan] = {p.name: p for p in (OFF, HIP, CUDA, MOE, SIDE, QUERY, UNFUSED)}
+HIGH = OverlapPlan("high", high=("side0",))
+"""For unions: the first side stream goes first. With ``side`` it has the chain that selection waits for, with ``moe``
+the shared expert's programs, which otherwise wait until the last of the routed experts' have begun."""
+
+PRESETS: dict[str, OverlapPlan] = {p.name: p for p in (OFF, HIP, CUDA, MOE, SIDE, QUERY, UNFUSED, HIGH)}
 
 AUTO = OverlapPlan("auto")
 """No plan but a wish: on a GPU, the preset that is measured to be fastest, batch bucket by batch bucket."""
@@ -243,4 +269,5 @@ def resolve_plan(setting: str | Mapping[str, Any] | OverlapPlan) -> OverlapPlan:
     if len(parts) == 1:
         return PRESETS[setting]
     plans = [PRESETS[p] for p in parts]
-    return OverlapPlan(setting, tuple(r for p in plans for r in p.rules), tuple(s for p in plans for s in p.split))
+    rules, split = (r for p in plans for r in p.rules), (s for p in plans for s in p.split)
+    return OverlapPlan(setting, tuple(rules), tuple(split), tuple(dict.fromkeys(s for p in plans for s in p.high)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -68,7 +68,7 @@ class DeviceStreams:
     def __init__(self, api: DeviceApi, *, high_main: bool = False) -> None:
         self.api = api
         self._high_main = high_main
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[tuple[str, bool], Stream] = {}
         self._events: list[Event] = []
         self._enter = api.event()
         self._prepared: weakref.WeakKeyDictionary[CompiledProgram, Prepared] = weakref.WeakKeyDictionary()
@@ -120,16 +120,17 @@ class DeviceStreams:
         """Fork from ``main``, run all ops behind their waits, and join ``main``; ``events`` are one per slot."""
         api, schedule = self.api, self.prepared(compiled).schedule
         slot_of = schedule.slot_of
-        lanes = {name: Lane(name, arena, kept) for name in compiled.program.streams}
+        program = compiled.program
+        lanes = {name: Lane(name, arena, kept) for name in program.streams}
         used: dict[str, Stream] = {MAIN: self.stream(MAIN)}
         if START in slot_of:
             api.record(events[slot_of[START]], used[MAIN])
-        for op, run, waits in zip(compiled.program.ops, compiled.run, schedule.waits, strict=True):
-            stream = used[op.stream] = self.stream(op.stream)
+        for op, run, waits in zip(program.ops, compiled.run, schedule.waits, strict=True):
+            stream = used[op.stream] = self._stream_of(op, program)
             for producer in waits:
                 api.wait(stream, events[slot_of[producer]])
             try:
-                self._call(op, run, lanes[op.stream], tracer)
+                self._call(op, run, stream, lanes[op.stream], tracer)
             except Exception:
                 with suppress(Exception):  # what broke a capture may refuse further events: the first error is told
                     self._join_all(used)
@@ -151,7 +152,8 @@ class DeviceStreams:
             if before not in (None, op.stream):
                 api.synchronize()
             before = op.stream
-            self._call(op, run, Lane(op.stream, arena, self._kept), self.tracer)
+            stream = self._stream_of(op, compiled.program)
+            self._call(op, run, stream, Lane(op.stream, arena, self._kept), self.tracer)
         api.synchronize()
 
     def prepared(self, compiled: CompiledProgram) -> Prepared:
@@ -163,14 +165,14 @@ class DeviceStreams:
             found = self._prepared[compiled] = Prepared(schedule_of(program), whole)
         return found
 
-    def stream(self, name: str) -> Stream:
-        """The device's stream for ``name``, the same for ever, and no other name's.
+    def stream(self, name: str, *, high: bool = False) -> Stream:
+        """The device's stream for ``name`` of ``high`` or normal priority, the same for ever, and no other's.
 
         Raises :class:`UnavailableError` if the process has too few (on ROCm torch makes one less than it has queues).
         """
-        found = self._streams.get(name)
+        high = high or (self._high_main and name == MAIN)
+        found = self._streams.get((name, high))
         if found is None:
-            high = self._high_main and name == MAIN
             draws = (self.api.stream(high=high) for _ in range(_DRAWS))
             found = next((s for s in draws if s not in self._streams.values()), None)
             if found is None:
@@ -178,14 +180,14 @@ class DeviceStreams:
                     f"stream {name}: torch gives this process {len(self._streams)} distinct streams; raise "
                     f"GPU_MAX_HW_QUEUES, or fold the plan with side_streams={max(0, len(self._streams) - 1)}"
                 )
-            self._streams[name] = found
+            self._streams[name, high] = found
         return found
 
-    def has(self, names: Iterable[str]) -> bool:
-        """Whether this process has a stream for each of ``names``."""
+    def has(self, program: StreamProgram) -> bool:
+        """Whether this process has a stream for each that ``program`` names."""
         try:
-            for name in names:
-                self.stream(name)
+            for name in program.streams:
+                self.stream(name, high=name in program.high)
         except UnavailableError:
             return False
         return True
@@ -197,8 +199,11 @@ class DeviceStreams:
             self.api.synchronize()
             self._kept.clear()
 
-    def _call(self, op: ProgramOp, run: OpFunction, lane: Lane, tracer: Tracer | None) -> None:
-        stream, work = self.stream(op.stream), partial(run, lane)
+    def _stream_of(self, op: ProgramOp, program: StreamProgram) -> Stream:
+        return self.stream(op.stream, high=op.stream in program.high)
+
+    def _call(self, op: ProgramOp, run: OpFunction, stream: Stream, lane: Lane, tracer: Tracer | None) -> None:
+        work = partial(run, lane)
         try:
             if tracer is None:
                 self.api.run(stream, work)

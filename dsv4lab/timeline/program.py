@@ -34,13 +34,16 @@ class ProgramOp:
 
 @dataclass(frozen=True, slots=True)
 class StreamProgram:
-    """Ops in issue order with their streams and waits. ``streams[0]`` is ``main``."""
+    """Ops in issue order with their streams and waits. ``streams[0]`` is ``main``; side streams in ``high`` have
+    the higher priority.
+    """
 
     ops: tuple[ProgramOp, ...]
     streams: tuple[str, ...]
     plan: str
     mode: str
     tokens: int
+    high: tuple[str, ...] = ()
 
     @property
     def edges(self) -> tuple[tuple[int, int], ...]:
@@ -54,6 +57,7 @@ class StreamProgram:
             "mode": self.mode,
             "tokens": self.tokens,
             "streams": list(self.streams),
+            **({"high": list(self.high)} if self.high else {}),
             "ops": [
                 {
                     "name": o.name,
@@ -84,4 +88,5 @@ class StreamProgram:
             )
             for i, o in enumerate(data["ops"])
         )
-        return cls(ops, tuple(data["streams"]), data["plan"], data["mode"], data["tokens"])
+        high = tuple(data.get("high", ()))
+        return cls(ops, tuple(data["streams"]), data["plan"], data["mode"], data["tokens"], high)

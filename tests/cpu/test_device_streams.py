@@ -18,6 +18,7 @@ from dsv4lab.overlap.ops import Op
 from dsv4lab.overlap.plan import OverlapPlan, Rule
 from dsv4lab.overlap.schedule import START, schedule_of
 from dsv4lab.overlap.streams_device import DeviceStreams
+from dsv4lab.timeline.program import StreamProgram
 from tests.cpu.fake_device import FakeDevice
 
 STREAMS = ("main", "side0", "side1", "side2")
@@ -273,6 +274,24 @@ def test_streams_are_distinct_or_it_says_how_many_there_are() -> None:
     assert streams.stream("side0") in given_out
     with pytest.raises(UnavailableError, match=r"gives this process 3 distinct streams; .* side_streams=2"):
         streams.stream("side2")
+
+
+def test_a_plan_has_streams_of_the_higher_priority() -> None:
+    """The same name at both priorities is two streams, so graphs of two plans never share one by mistake."""
+    device = FakeDevice()
+    streams = DeviceStreams(device)
+    ops = [Op(name, lambda _: None, (), (name,)) for name in "abc"]
+    rules = tuple(Rule(name, stream) for name, stream in zip("abc", ("main", "side0", "side1"), strict=True))
+    plans = [OverlapPlan("normal", rules), OverlapPlan("first", rules, high=("side0", "side5"))]
+    normal, first = (compile_program(ops, plan, "decode", 1) for plan in plans)
+    assert (normal.program.high, first.program.high) == ((), ("side0",)), "only streams that the program has"
+    assert StreamProgram.from_json(first.program.to_json()) == first.program
+    for compiled in (normal, first):
+        streams.warm(compiled, ARENA)
+        streams.run(compiled, ARENA)
+    assert device.calls.count("stream high") == 1
+    assert streams.stream("side0") != streams.stream("side0", high=True)
+    assert streams.has(first.program)
 
 
 def test_a_record_stands_for_the_whole_run() -> None:

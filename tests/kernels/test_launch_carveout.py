@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 from dsv4_kernels import launch as launches
-from dsv4_kernels.launch import CARVEOUT, config, launch
-from dsv4_kernels.moe_gemm._launch import BESIDE, DOWN_LANES, GATE_UP_LANES
+from dsv4_kernels.block_fp8_gemm._launch import BLOCK_FP8_GEMM, FEW
+from dsv4_kernels.launch import BESIDE, CARVEOUT, config, launch
+from dsv4_kernels.moe_gemm._launch import DOWN_LANES, GATE_UP_LANES
 from dsv4_kernels.target import forced_target
 
 
@@ -83,3 +84,22 @@ def test_a_refusal_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_experts_leave_room_for_a_shared_one(table: launches.LaunchTable) -> None:
     with forced_target("sm_90") as target:
         assert {dict(c.options)[CARVEOUT] for c in table.configs(target)} == {BESIDE}
+
+
+@pytest.mark.parametrize(("n", "k"), [(512, 4096), (4096, 256), (768, 7168), (7168, 384)])
+def test_a_shared_expert_of_a_shard_takes_the_share_that_is_left(n: int, k: int) -> None:
+    """And no other product does: a CUDA function has one share, so these have functions of their own."""
+    with forced_target("sm_90") as target:
+        few = FEW.choose(target, tokens=8, n=n, k=k)
+        mine = BLOCK_FP8_GEMM.choose(target, tokens=8, n=n, k=k) if few["KIND"] == 2 else few
+        others = [
+            table.choose(target, tokens=tokens, n=rows, k=columns)
+            for rows, columns in ((1536, 4096), (4096, 1024), (8192, 1024), (2048, 7168), (8192, 1536), (7168, 2048))
+            for tokens in (1, 4, 16, 32, 128)
+            for table in (FEW, BLOCK_FP8_GEMM)
+        ]
+    assert dict(mine.options)[CARVEOUT] == BESIDE
+    kept = {
+        (other.constants, other.num_warps, other.num_stages) for other in others if CARVEOUT not in dict(other.options)
+    }
+    assert (mine.constants, mine.num_warps, mine.num_stages) not in kept

@@ -47,6 +47,15 @@ def test_what_a_preset_splits_is_kept_in_unions_and_folds() -> None:
     assert not resolve_plan("hip+moe").splits("compressor.side_gemm")
 
 
+def test_what_goes_first_is_kept_in_unions_and_folds() -> None:
+    joined = resolve_plan("side+query+moe+high")
+    assert joined.rules == resolve_plan("side+query+moe").rules
+    assert joined.high == ("side0",) == joined.gated(8).high
+    assert (joined.fold(1).high, joined.fold(0).high) == (("side0",), ())
+    assert OverlapPlan("p", high=("side3", "side1")).fold(2).high == ("side1",)
+    assert joined != resolve_plan("side+query+moe"), "graphs of the two are two"
+
+
 @pytest.mark.parametrize(
     ("data", "text"),
     [
@@ -60,6 +69,9 @@ def test_what_a_preset_splits_is_kept_in_unions_and_folds() -> None:
         ({"rules": [{"ops": 3, "stream": "side0"}]}, "ops must be a text"),
         ({"rules": [], "split": "mhc"}, "split must be a list of patterns"),
         ({"rules": [], "split": [3]}, "split must be a list of patterns"),
+        ({"rules": [], "high": "side0"}, "high must be a list of side streams"),
+        ({"rules": [], "high": ["fast"]}, "high has 'fast', which is not side0"),
+        ({"rules": [], "high": ["main"]}, "main's priority is the engine's field high_priority_main"),
     ],
 )
 def test_bad_plans_are_refused(data: dict[str, Any], text: str) -> None:

@@ -11,7 +11,10 @@ SERIAL = (OFF.name, "unfused")
 """The controls: ``off``, where the compressors' and the indexer's products on the same input are one, and ``unfused``,
 where they are apart."""
 
-PLANS = ("hip", "cuda", "side", "side+query", "moe", "cuda+moe", "hip+moe", "side+moe", "side+query+moe")
+PLANS = (
+    "hip", "cuda", "side", "side+query", "moe", "cuda+moe", "hip+moe", "side+moe", "side+query+moe",
+    "side+query+moe+high",
+)  # fmt: skip
 
 
 def known(plan: str) -> bool:

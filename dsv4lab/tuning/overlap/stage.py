@@ -111,8 +111,9 @@ class Stage:
         if self.gpu is None:
             return None
         try:
-            for name in self.program(1, plan).streams:
-                self.gpu.streams.stream(name)
+            program = self.program(1, plan)
+            for name in program.streams:
+                self.gpu.streams.stream(name, high=name in program.high)
         except UnavailableError as error:
             return str(error)
         return None

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dsv4_kernels.launch import PDL, Config, LaunchTable, config, row
+from dsv4_kernels.launch import BESIDE, CARVEOUT, PDL, Config, LaunchTable, config, row
+
+_BESIDE = {**PDL, CARVEOUT: BESIDE}
+"""Of products of a shared expert in a shard of eight. Their constants are no other product's: the share is that of a
+compiled function."""
 
 
 def _tile(warps: int, stages: int, tokens: int, rows: int, splits: int = 1) -> Config:
@@ -15,6 +19,7 @@ BLOCK_FP8_GEMM = LaunchTable(
     {
         "nvidia": (
             row(_tile(4, 4, 16, 64), tokens=16, k=1024),
+            row(config(4, 5, _BESIDE, BLOCK_T=16, BLOCK_N=32, GROUP_T=1, SPLITS=8), tokens=16, n=1024, k=8192),
             row(_tile(4, 6, 16, 32), tokens=16, k=3072),
             row(_tile(4, 4, 16, 32, 8), tokens=16, k=8192),
             row(_tile(4, 6, 16, 64, 8), tokens=16),
@@ -78,10 +83,10 @@ FEW = LaunchTable(
             row(config(8, 1, PDL, BLOCK_N=2, BLOCK_K=8192, KIND=0), tokens=2, k=7168, n=1024),
             row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=1024, KIND=0), tokens=2, k=7168, n=8192),
             row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=2048, KIND=0), tokens=2, n=8192),
-            row(config(4, 1, PDL, BLOCK_N=32, BLOCK_K=256, KIND=1), k=256, n=8192),
-            row(config(4, 3, PDL, BLOCK_N=32, BLOCK_K=512, KIND=1), k=512, n=8192),
+            row(config(4, 1, _BESIDE, BLOCK_N=32, BLOCK_K=256, KIND=1), k=256, n=8192),
+            row(config(4, 3, _BESIDE, BLOCK_N=32, BLOCK_K=512, KIND=1), k=512, n=8192),
             row(config(4, 1, PDL, BLOCK_N=32, BLOCK_K=1024, KIND=1), k=1024, n=8192),
-            row(config(4, 1, PDL, BLOCK_N=32, BLOCK_K=512, KIND=3), k=4096, n=512),
+            row(config(4, 1, _BESIDE, BLOCK_N=32, BLOCK_K=512, KIND=3), k=4096, n=512),
             row(config(4, 1, PDL, BLOCK_N=0, BLOCK_K=0, KIND=2)),
         ),
         "amd": (

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dsv4_kernels.launch import CARVEOUT, PDL, Config, LaunchTable, config, row
+from dsv4_kernels.launch import BESIDE, CARVEOUT, PDL, Config, LaunchTable, config, row
 
 VECTOR_TOKENS = 16
 """Up to this many tokens each (token, expert) pair is a matrix-vector product."""
 
 LANES_TOKENS = 64
 """As ``VECTOR_TOKENS``, for fp4 on NVIDIA."""
-
-BESIDE = 25
-"""Percent of an SM's memory left for others' shared memory: room for a shared expert's program. Without it that waits
-for an empty SM, half hidden; from 50 on the lanes' loads have too little cache to land in, 11 to 16 % slower (H200)."""
 
 
 def _lanes(warps: int, rows: int, groups: int, registers: int) -> Config:
