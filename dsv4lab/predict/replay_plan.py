@@ -18,6 +18,7 @@ from dsv4lab.predict.recognise import ENGINE_ONLY
 from dsv4lab.predict.replan import SPLITS, split_op
 from dsv4lab.predict.whatif import Answer
 from dsv4lab.queues.costs import Machine, with_values
+from dsv4lab.queues.policies import HIGH
 from dsv4lab.queues.simulate import Simulated, simulate
 from dsv4lab.queues.workload import Cost, Workload
 from dsv4lab.timeline.program import MAIN, ProgramOp, StreamProgram
@@ -170,7 +171,7 @@ def planned(step: Step, plan: OverlapPlan) -> Workload:
     deps = hazards([(op.reads, op.writes) for op in ops])
     order = recording_order(streams, deps)
     waits = cross_stream_waits(streams, deps, order)
-    return _workload(step, plan.name, order, ops, streams, waits, kernels)
+    return _workload(step, plan, order, ops, streams, waits, kernels)
 
 
 def _placed(
@@ -211,7 +212,7 @@ class _Row:
 
 def _workload(
     step: Step,
-    label: str,
+    plan: OverlapPlan,
     order: Sequence[int],
     ops: Sequence[ProgramOp],
     streams: Sequence[str],
@@ -244,7 +245,8 @@ def _workload(
         costs=tuple(row.cost for row in rows),
         kinds=("kernel",) * len(rows),
         steps=(0,) * len(rows),
-        label=label,
+        priorities=dict.fromkeys(plan.high, HIGH),
+        label=plan.name,
         lead_us=tuple(row.lead_us for row in rows),
         early=tuple(row.early for row in rows),
         late_us=(step.gap_us,) * len(rows),

@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 from dsv4lab.queues.costs import Machine
 from dsv4lab.queues.fluid import Sharing
 from dsv4lab.queues.packets import Packets
+from dsv4lab.queues.policies import HIGH, NORMAL
 from dsv4lab.queues.running import NEVER, PIECES, Running
 from dsv4lab.queues.workload import Cost, Workload
 
@@ -57,6 +58,7 @@ class Simulation:
         self.rings, self.queue, self.extra = packets.rings, packets.queue, list(packets.extra_ns)
         self.early, self.late, self.ahead = packets.early, workload.late_us, workload.ahead_us
         self.early_ns, self.some_early = machine["early_us"] * 1e3, any(packets.early)
+        self.high = [workload.priorities.get(stream, NORMAL) == HIGH for stream in workload.streams]
         self.collective = [kind == "collective" for kind in workload.kinds]
         self.floors = floors
         self.times = Times([0.0] * n, [0.0] * n, [NEVER] * n)
@@ -231,7 +233,8 @@ class Simulation:
         if not self.early[i] or not self.running.release(i):
             if not self.keeps:
                 self._take_ticket(q)
-            self.running.add(i, self.kind[i], self._work(i, now), self.ticket[q], self.core[q])
+            kind, high = self.kind[i], self.high[i]
+            self.running.add(i, kind, self._work(i, now), self.ticket[q], self.core[q], high=high)
         self.outstanding[q] += 1
         self.position[q] += 1
         if self.some_early:
@@ -260,7 +263,8 @@ class Simulation:
             return
         self._advance(now)
         self._take_ticket(q)
-        self.running.add(i, self.kind[i], self.work[i], self.ticket[q], self.core[q], held=True)
+        kind, high = self.kind[i], self.high[i]
+        self.running.add(i, kind, self.work[i], self.ticket[q], self.core[q], held=True, high=high)
 
     def _end(self, at: int, now: float) -> None:
         """The kernel at place ``at`` ends, or its next phase begins."""

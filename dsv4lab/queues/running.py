@@ -31,6 +31,7 @@ class _Kernel:
     core: int
     held: bool
     mark: float
+    high: bool
     code: int = 0
 
     def encode(self) -> None:
@@ -62,21 +63,30 @@ class Running:
     def __bool__(self) -> bool:
         return bool(self._on)
 
-    def add(self, op: int, kind: int, work: float, ticket: int, core: int = 0, *, held: bool = False) -> None:
+    def add(
+        self, op: int, kind: int, work: float, ticket: int, core: int = 0, *, held: bool = False, high: bool = False
+    ) -> None:
         """Op ``op``, whose cost is number ``kind``, starts and would take ``work`` alone. Low tickets get room first.
 
-        ``core``: where it has to run, if that counts at all. ``held``: it is launched early.
+        ``core``: where it has to run, if that counts at all. ``held``: it is launched early. ``high``: it gets room
+        before others that have workgroups left to start, or have none that runs; nobody is put out.
         """
         count, blocks = self._waves[kind], self._costs[kind].blocks
         phase = PIECES + 1 if count > 1 else PIECES if blocks >= PIECES and not self._cores else 1
         wave = work / count
-        kernel = _Kernel(op, kind, work, wave, phase, ticket, core, held, _mark(wave, phase))
+        kernel = _Kernel(op, kind, work, wave, phase, ticket, core, held, _mark(wave, phase), high)
         kernel.encode()
         at = len(self._on)
-        while at and self._on[at - 1].ticket > ticket:
+        while at and self._goes_before(kernel, at - 1):
             at -= 1
         self._on.insert(at, kernel)
         self._rerate()
+
+    def _goes_before(self, kernel: _Kernel, at: int) -> bool:
+        other = self._on[at]
+        if other.high or not kernel.high:
+            return other.ticket > kernel.ticket and other.high <= kernel.high
+        return other.phase > PIECES or (self.rates[at] == 0 and not other.held)
 
     def release(self, op: int) -> bool:
         """Op ``op`` may go on; False if it was not launched early."""

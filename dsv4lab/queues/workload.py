@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dsv4lab.errors import UsageError
+from dsv4lab.queues.policies import HIGH
 from dsv4lab.timeline.program import MAIN, StreamProgram
 
 PACKETS = ("kernel", "collective", "copy")
@@ -97,6 +98,7 @@ def from_program(program: StreamProgram, costs: Sequence[Cost], *, graphs: bool 
         kinds=tuple("collective" if o.name.endswith("all_reduce") else "kernel" for o in program.ops) * steps,
         steps=tuple(s for s in range(steps) for _ in range(n)),
         graphs=graphs,
+        priorities=dict.fromkeys(program.high, HIGH),
         label=program.plan,
     )
 

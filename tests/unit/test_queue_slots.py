@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dsv4lab.queues.costs import machine
 from dsv4lab.queues.fluid import Sharing, corun_rates
+from dsv4lab.queues.policies import HIGH
 from dsv4lab.queues.simulate import Simulated, simulate
 from dsv4lab.queues.slots import at_once, carveout, last_wave, room, waves
 from dsv4lab.queues.workload import Cost, Workload
@@ -53,13 +54,25 @@ def test_rates_are_room_times_what_memory_leaves() -> None:
     assert late == pytest.approx((1 / 1.4, 1.0))
 
 
-def two(main: Cost, side: Cost, wait_us: float) -> Simulated:
+def two(main: Cost, side: Cost, wait_us: float, high: tuple[str, ...] = ()) -> Simulated:
     """``main`` and ``side`` on two streams, ``side`` behind a first kernel of ``wait_us`` that takes no room."""
     work = Workload(
         names=("lead", "main", "side"), layers=(-1,) * 3, streams=("side0", "main", "side0"), waits=((),) * 3,
         costs=(Cost(wait_us, blocks=1), main, side), kinds=("kernel",) * 3, steps=(0,) * 3,
+        priorities=dict.fromkeys(high, HIGH),
     )  # fmt: skip
     return simulate(work, machine("h200", changes=CALM))
+
+
+def test_a_stream_of_higher_priority_gets_the_room_that_a_wave_leaves() -> None:
+    large, small = kernel(9.0, 1000, 0.3), kernel(1.0, 132, 0.3)  # three waves of 396, 396 and 208 workgroups
+    run = two(large, small, 2.0, high=("side0",))
+    assert run.times.end[2] == pytest.approx(3000)
+    assert run.times.end[1] == pytest.approx(9000 + 0.625 * 1000 / 3)  # a third of the room, given back in four pieces
+    last = two(kernel(9.0, 396, 0.3), small, 2.0, high=("side0",))  # nobody's last wave is put out
+    assert last.times.end[1] == pytest.approx(9000)
+    assert last.times.start[2] == pytest.approx(2000)
+    assert last.times.end[2] > 3000
 
 
 def test_a_small_kernel_starts_in_the_last_wave_of_a_large_one() -> None:
