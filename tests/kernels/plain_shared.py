@@ -64,13 +64,28 @@ def append_numbers(memory, kept, entry):
 
 
 @triton.jit
-def number(x):
-    return tl.where(x == x, x, float("-inf"))
+def append_bin(memory, bin_, at, score, entry):
+    bits = (score + 0.0).to(tl.int32, bitcast=True)
+    key = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    number = (key.to(tl.int64) << 32) | (~entry).to(tl.uint32, bitcast=True).to(tl.int64)
+    place = tl.atomic_add(memory + LENGTH + entry * 0, tl.full(entry.shape, 1, tl.int64), mask=bin_ == at)
+    tl.store(memory + LIST + place, number, mask=bin_ == at)
 
 
 @triton.jit
 def listed(memory, place):
     return tl.load(memory + LIST + place)
+
+
+@triton.jit
+def settled(bin_, at, score, entry, last, last_entry):
+    later = (score < last) | ((score == last) & (entry > last_entry))
+    return tl.where((bin_ == at) & later, 0x7FFFFFFF, bin_)
+
+
+@triton.jit
+def number(x):
+    return tl.where(x == x, x, float("-inf"))
 
 
 @triton.jit
@@ -111,5 +126,5 @@ def placed(x):
 
 
 @triton.jit
-def taken(place):
+def taken(place, like):
     return place

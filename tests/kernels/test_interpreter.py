@@ -86,9 +86,10 @@ sys.path.insert(0, sys.argv[2])
 sys.modules["dsv4_kernels.index_topk._shared"] = importlib.import_module("plain_shared")
 row = without_layouts("dsv4_kernels.index_topk._nvidia", Path(sys.argv[1]))._index_topk_row_kernel
 tail = without_layouts("dsv4_kernels.index_topk._tail", Path(sys.argv[1]))._index_topk_tail_kernel
+rows = without_layouts("dsv4_kernels.index_topk._tail_shared", Path(sys.argv[1]))._index_topk_tail_kernel
 
 topk, done = spec("index_topk"), []
-for kernel, configs in ((row, ROW.configs(TARGETS["sm_90"])), (tail, TAIL.candidates)):
+for kernel, configs in ((row, ROW.configs(TARGETS["sm_90"])), (tail, TAIL.candidates), (rows, TAIL.candidates)):
 
     def call(scores, visible, k, out):
         chosen = next(c for c in configs if scores.shape[1] <= c["BLOCK"])
@@ -109,4 +110,4 @@ def test_the_top_k_of_nvidia_is_right_whatever_its_layouts(repo_root: Path, tmp_
     done = run_interpreted(repo_root, str(file), str(tmp_path), str(Path(__file__).parent))
     assert done.returncode == 0, done.stderr
     cases = done.stdout.split()
-    assert all(cases.count(name) == 2 for name in ("ties", "all-equal", "odd-values", "wild"))
+    assert all(cases.count(name) == 3 for name in ("ties", "all-equal", "odd-values", "wild"))

@@ -88,4 +88,5 @@ TAIL = LaunchTable(
     ),
 )
 """Of the sibling that counts only scores which may be taken, for rows that fit one ``BLOCK``; others take :data:`ROW`.
-Timed on an H200 at 1 to 128 tokens, where each row has an SM to itself. No other arch has been timed."""
+Timed on an H200 at 1 to 128 tokens, where each row has an SM to itself. No other arch has been timed. ``SHARE``: a row
+comes through shared memory, and few scores are settled where they are (has not run on a GPU)."""

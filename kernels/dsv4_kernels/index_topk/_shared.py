@@ -66,33 +66,68 @@ _MOST_TOLD = gl.constexpr("""
     redux.sync.max.s32 $0, number, 0xffffffff;
 }
 """)
+# Of four elements, whose bins are $4 to $7, those in bin $8 are found.
+_FIND_FOUR = """
+{
+    .reg .pred p;
+    setp.eq.s32 p, $4, $8; setp.eq.or.s32 p, $5, $8, p;
+    setp.eq.or.s32 p, $6, $8, p; setp.eq.or.s32 p, $7, $8, p;
+    mov.u32 $0, $4; mov.u32 $1, $5; mov.u32 $2, $6; mov.u32 $3, $7;
+    @!p bra DONE;
+"""
+
+
+def _of_four(then: str) -> gl.constexpr:
+    """PTX that does ``then`` for each element that is found: BIN, SCORE and ENTRY are its operands, OUT the result."""
+    text = _FIND_FOUR
+    for i in range(4):
+        each = then.replace("BIN", f"${4 + i}").replace("SCORE", f"${12 + i}").replace("ENTRY", f"${16 + i}")
+        text += f"{{\n    .reg .pred p;\n    setp.ne.s32 p, ${4 + i}, $8;\n    @p bra NEXT;{each}NEXT:\n}}\n"
+        text = text.replace("OUT", f"${i}")
+    return gl.constexpr(text + "DONE:\n}\n")
+
+
+_APPEND = _of_four("""
+    .reg .f32 f;
+    .reg .b32 at, key, flip, entry;
+    add.f32 f, SCORE, 0f00000000;
+    mov.b32 key, f;
+    shr.s32 flip, key, 31; and.b32 flip, flip, 0x7FFFFFFF; xor.b32 key, key, flip;
+    not.b32 entry, ENTRY;
+    atom.shared.inc.u32 at, [$20 + -16], 0xFFFFFFFF;
+    mad.lo.u32 at, at, 8, $20;
+    st.shared.v2.b32 [at], {entry, key};
+""")
+# Those after the score $20 of entry $24 leave their bin.
+_SETTLE = _of_four("""
+    .reg .pred q;
+    setp.eq.f32 q, SCORE, $20;
+    setp.gt.and.s32 q, ENTRY, $24, q;
+    setp.lt.or.f32 q, SCORE, $20, q;
+    selp.b32 OUT, 0x7FFFFFFF, BIN, q;
+""")
+_APPEND_OPERANDS = gl.constexpr("=&r,=&r,=&r,=&r" + ",r" * 8 + ",f" * 4 + ",r" * 8)
+_SETTLE_OPERANDS = gl.constexpr("=&r,=&r,=&r,=&r" + ",r" * 8 + ",f" * 4 + ",r" * 4 + ",f" * 4 + ",r" * 4)
 # Of four elements those that are numbers ($8 to $11), as keys, each with its entry. The length is kept in bytes.
 _APPEND_FOUR = gl.constexpr(
     """
 {
     .reg .pred p;
     mov.u32 $0, 0; mov.u32 $1, 0; mov.u32 $2, 0; mov.u32 $3, 0;
-    setp.num.f32 p, $8, $8;
-    setp.num.or.f32 p, $9, $9, p;
-    setp.num.or.f32 p, $10, $10, p;
-    setp.num.or.f32 p, $11, $11, p;
+    setp.num.f32 p, $8, $8; setp.num.or.f32 p, $9, $9, p;
+    setp.num.or.f32 p, $10, $10, p; setp.num.or.f32 p, $11, $11, p;
     @!p bra DONE;
 """
     + "".join(
         f"""
     {{
-        .reg .pred p;
-        .reg .f32 f;
-        .reg .b32 at, key, flip, entry;
+        .reg .pred p; .reg .f32 f; .reg .b32 at, key, flip, entry;
         setp.nan.f32 p, ${8 + i}, ${8 + i};
         @p bra NEXT;
-        atom.shared.add.u32 at, [$4 + -16], 8;
-        add.u32 at, at, $4;
+        atom.shared.add.u32 at, [$4 + -16], 8; add.u32 at, at, $4;
         add.f32 f, ${8 + i}, 0f00000000;
         mov.b32 key, f;
-        shr.s32 flip, key, 31;
-        and.b32 flip, flip, 0x7FFFFFFF;
-        xor.b32 key, key, flip;
+        shr.s32 flip, key, 31; and.b32 flip, flip, 0x7FFFFFFF; xor.b32 key, key, flip;
         not.b32 entry, ${12 + i};
         st.shared.v2.b32 [at], {{entry, key}};
     NEXT:
@@ -183,9 +218,14 @@ def append_numbers(memory, kept, entry):
 
 
 @gluon.jit
-def number(x):
-    """``x``, NaN as -inf."""
-    return gl.inline_asm_elementwise(_NUMBER, "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
+def append_bin(memory, bin_, at, score, entry):
+    """List elements whose ``bin_`` is ``at``, in any order: the key of each score above the complement of its entry.
+
+    A thread has four times some elements, and most have no such ones.
+    """
+    gl.inline_asm_elementwise(
+        _APPEND, _APPEND_OPERANDS, [bin_, at, score, entry, memory + LIST], dtype=gl.int32, is_pure=False, pack=4
+    )  # fmt: skip
 
 
 @gluon.jit
@@ -197,6 +237,20 @@ def listed(memory, place):
 
 
 @gluon.jit
+def settled(bin_, at, score, entry, last, last_entry):
+    """``bin_``, where of those in bin ``at`` all that come after the score ``last`` of ``last_entry`` go to the end."""
+    return gl.inline_asm_elementwise(
+        _SETTLE, _SETTLE_OPERANDS, [bin_, at, score, entry, last, last_entry], dtype=gl.int32, is_pure=False, pack=4
+    )  # fmt: skip
+
+
+@gluon.jit
+def number(x):
+    """``x``, NaN as -inf."""
+    return gl.inline_asm_elementwise(_NUMBER, "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
 def placed(x):
     """``x [threads, PER]`` in shared memory, such that a thread's row and neighbours in a row are read alike."""
     PER: gl.constexpr = x.shape[1]
@@ -205,9 +259,9 @@ def placed(x):
 
 
 @gluon.jit
-def taken(place, layout: gl.constexpr):
-    """What was :func:`placed`, in ``layout``."""
-    return place.load(layout)
+def taken(place, like):
+    """What was :func:`placed`, spread as ``like``."""
+    return place.load(like.type.layout)
 
 
 @gluon.jit

@@ -166,16 +166,6 @@ def _last_alike(memory, kept, entry, take, WARPS: gl.constexpr):
 
 
 @gluon.jit
-def _loaded(row_ptr, n_entries, PER: gl.constexpr, WARPS: gl.constexpr):
-    """A row, ``[threads, PER]``, in shared memory. Neighbours load neighbours: a thread's own entries fill lines."""
-    N: gl.constexpr = WARPS * LANES
-    across: gl.constexpr = gl.BlockedLayout([1, 4], [4 * LANES // PER, PER // 4], [WARPS, 1], [1, 0])
-    first = gl.arange(0, N, layout=gl.SliceLayout(1, across))[:, None] * PER
-    place = first + gl.arange(0, PER, layout=gl.SliceLayout(0, across))[None, :]
-    return shared.placed(gl.load(row_ptr + place, mask=place < n_entries, other=0.0))
-
-
-@gluon.jit
 def _shown(x, entry, count):
     """Scores as they count: NaN is -inf, and from here on NaN is what does not count."""
     return gl.where(entry < count, shared.number(x), float("nan"))
@@ -185,12 +175,9 @@ def _shown(x, entry, count):
 def _index_topk_tail_kernel(
     scores_ptr, visible_ptr, out_ptr, n_entries, scores_stride, out_stride,
     K: gl.constexpr, BLOCK_KK: gl.constexpr, PDL: gl.constexpr, BLOCK: gl.constexpr, BINS: gl.constexpr,
-    SHARE: gl.constexpr, WARPS: gl.constexpr,
+    WARPS: gl.constexpr,
 ):  # fmt: skip
-    """One program per row writes ``out [T, K]``, -1 padded; a row has at most ``BLOCK`` entries.
-
-    ``SHARE``: scores come through shared memory.
-    """
+    """One program per row writes ``out [T, K]``, -1 padded; a row has at most ``BLOCK`` entries."""
     THREADS: gl.constexpr = WARPS * LANES
     PER: gl.constexpr = BLOCK // THREADS
     layout: gl.constexpr = gl.BlockedLayout([1, PER], [LANES, 1], [WARPS, 1], [1, 0])
@@ -205,18 +192,13 @@ def _index_topk_tail_kernel(
     entry = thread[:, None] * PER + gl.arange(0, PER, layout=gl.SliceLayout(0, layout))[None, :]
     # Loaded before `visible` is known: what lies beyond is not used.
     row_ptr = scores_ptr + row.to(gl.int64) * scores_stride
-    if SHARE:
-        row_scores = _loaded(row_ptr, n_entries, PER, WARPS)
-    else:
-        x = gl.load(row_ptr + entry, mask=entry < n_entries, other=0.0)
+    x = gl.load(row_ptr + entry, mask=entry < n_entries, other=0.0)
     count = gl.minimum(gl.load(visible_ptr + row).to(gl.int32), n_entries)
     target = out_ptr + row.to(gl.int64) * out_stride
     if count <= K:
         place = gl.arange(0, BLOCK_KK, layout=line)
         gl.store(target + place, gl.where(place < count, place, -1), mask=place < K)
     else:
-        if SHARE:
-            x = shared.taken(row_scores, layout=layout)
         score = _shown(x, entry, count)
         low, high = _bounds(memory, score, count, K, WARPS)
         total, take, at = count, K, 0
@@ -225,8 +207,6 @@ def _index_topk_tail_kernel(
             shared.count_first(memory, bin_, BINS)
             at, before, total = _find(memory, take, WARPS, BINS)
             take -= before
-            if PER >= 32:  # computed again, as what follows: there are not registers enough for all
-                bin_ = _linear(score, shared.anew(low), high, BINS)[0]
         else:
             bin_ = gl.where(score == score, 0, BINS)
         entry = shared.anew(thread * PER)[:, None] + gl.arange(0, PER, layout=gl.SliceLayout(0, layout))[None, :]
@@ -238,12 +218,6 @@ def _index_topk_tail_kernel(
                 last, last_entry = _last_of(memory, kept, entry, total, take, WARPS)
             else:
                 last, last_entry = _last_alike(memory, kept, entry, take, WARPS)
-            if PER >= 32:
-                if SHARE:
-                    x = shared.taken(row_scores, layout=layout)
-                else:
-                    x = gl.load(row_ptr + entry, mask=entry < n_entries, other=0.0)
-                score = _shown(x, entry, count)
             bin_, at = gl.where((score > last) | ((score == last) & (entry <= last_entry)), 0, 1), 0
         taken = bin_ <= at
         gl.store(target + _before(memory, taken.to(gl.int32), 4, WARPS), entry, mask=taken)

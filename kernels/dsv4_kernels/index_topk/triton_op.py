@@ -48,8 +48,10 @@ def index_topk_by_tail(scores: torch.Tensor, visible: torch.Tensor, k: int, out:
 
 
 def _by_tail(scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.Tensor, chosen: Config) -> None:
-    from dsv4_kernels.index_topk._tail import _index_topk_tail_kernel
-
+    if chosen["SHARE"]:
+        from dsv4_kernels.index_topk._tail_shared import _index_topk_tail_kernel
+    else:
+        from dsv4_kernels.index_topk._tail import _index_topk_tail_kernel
     _one_program_a_row(_index_topk_tail_kernel, scores, visible, k, out, chosen)
 
 
