@@ -267,7 +267,7 @@ class DeviceRuns:
         return choice.plan
 
     def _possible(self, work: _Work, side_streams: int | None) -> list[OverlapPlan]:
-        """Candidates of ``auto`` that place this shape's ops differently and that this process has the streams for."""
+        """Candidates of ``auto`` that run this shape's ops differently and that this process has the streams for."""
         plans = _distinct(work, candidates(side_streams))
         return [plan for plan in plans if self.streams.has(work.compiled(plan).program)]
 
@@ -291,9 +291,9 @@ def _power_of_two(n: int) -> int:
 
 
 def _distinct(work: _Work, plans: tuple[OverlapPlan, ...]) -> list[OverlapPlan]:
-    """Those of ``plans`` that place this shape's ops differently."""
+    """Those of ``plans`` that place this shape's ops differently, or have other streams go first."""
     found: dict[tuple[str, ...], OverlapPlan] = {}
     for plan in plans:
         program = work.compiled(plan).program
-        found.setdefault(tuple(f"{op.label} {op.stream}" for op in program.ops), plan)
+        found.setdefault((*program.high, *(f"{op.label} {op.stream}" for op in program.ops)), plan)
     return list(found.values())

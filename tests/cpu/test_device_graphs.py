@@ -198,7 +198,7 @@ def test_auto_takes_the_fastest_plan_of_each_bucket_and_keeps_its_graph() -> Non
     choice = gpu.choices[gpu._now]  # type: ignore[index]
     assert choice.plan.name in ("hip", "hip+moe")
     assert choice.us[choice.plan.name] == 50.0
-    assert {"off", "cuda", "moe"} <= set(choice.us)
+    assert {"off", "cuda", "moe", "side+query+moe", "side+query+moe+high"} <= set(choice.us)
     assert len(gpu.graphs) == 2, "off and the plan taken"
     (told,) = gpu.status()["auto"]
     assert (told["requests"], told["width"], told["plan"]) == (3, 1, choice.plan.name)
