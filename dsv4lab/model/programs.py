@@ -21,7 +21,8 @@ from dsv4lab.parallel.groups import ALONE, Parallel
 from dsv4lab.parallel.order import check_order
 
 MAX_SHAPES = 128
-MAX_PLANS = 8
+MAX_PLANS = 16
+"""Programs of a shape: more than plan auto tries."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

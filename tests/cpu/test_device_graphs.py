@@ -11,7 +11,7 @@ import torch
 from dsv4lab.checkpoint.synthetic import random_weights
 from dsv4lab.config.engine import EngineConfig
 from dsv4lab.config.presets import preset
-from dsv4lab.engine.auto_plan import MARGIN, choose
+from dsv4lab.engine.auto_plan import CANDIDATES, MARGIN, choose
 from dsv4lab.engine.device_runs import DeviceRuns, GraphShape, batch_buckets
 from dsv4lab.engine.placement import place_of
 from dsv4lab.engine.runner import Runner
@@ -19,6 +19,7 @@ from dsv4lab.errors import ConfigError, EngineError, PlanError, UnavailableError
 from dsv4lab.kv.metadata import BatchItem, build_metadata
 from dsv4lab.kv.padding import Bucket, pad_decode
 from dsv4lab.model.builder import Shape
+from dsv4lab.model.programs import MAX_PLANS
 from dsv4lab.model.transformer import logits_view
 from dsv4lab.overlap.compile import compile_program
 from dsv4lab.overlap.plan import AUTO, OFF, OverlapPlan, Rule, resolve_plan
@@ -211,6 +212,11 @@ def test_auto_takes_the_fastest_plan_of_each_bucket_and_keeps_its_graph() -> Non
     plain = make_runner()
     prefill(plain)
     assert (plain.forward(STEPS[0], "decode").logits - first.logits).abs().max() < 1e-5
+
+
+def test_a_shape_keeps_the_programs_of_all_candidates() -> None:
+    """And of a plan in use: one that was forgotten would be captured again in each round."""
+    assert len(CANDIDATES) < MAX_PLANS
 
 
 def test_auto_leaves_large_steps_alone_and_prefill_is_off() -> None:
