@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from dsv4_kernels import invariant
+from dsv4_kernels.formats import FP8_GROUP
 from dsv4_kernels.hadamard import hadamard
 from dsv4_kernels.weights import Fp8Weight, Weight, quantised
 
@@ -43,8 +44,10 @@ KERNELS = {
     "quant": "norm_quant.triton_op:quant",
     "bf16_gemm": "bf16_gemm.triton_op:bf16_gemm",
     "rope_table": "inverse_rope.triton_op:rope_table",
+    "block_fp8_gemm": "block_fp8_gemm.triton_op:block_fp8_gemm",
     "block_fp8_gemm_quant": "block_fp8_gemm.triton_op:block_fp8_gemm_quant",
     "swiglu": "swiglu.triton_op:swiglu_rows",
+    "swiglu_quant": "swiglu.triton_op:swiglu_quant",
     "add": "add.triton_op:add",
 }
 """Op to the wrapper that implements it, below ``dsv4_kernels``."""
@@ -177,9 +180,16 @@ class TritonOps:
 
     def mlp(self, x: Tensor, w13: Weight, w2: Weight, limit: float, out: Tensor) -> None:
         """See :meth:`Ops.mlp`."""
-        h = torch.empty(x.shape[0], w13.shape[0], dtype=x.dtype, device=x.device)
+        tokens, inter = x.shape[0], w2.shape[1]
+        h = torch.empty(tokens, w13.shape[0], dtype=x.dtype, device=x.device)
         self.linear(x, w13, h)
-        a = torch.empty(x.shape[0], w2.shape[1], dtype=x.dtype, device=x.device)
+        if isinstance(w2, Fp8Weight):
+            codes = torch.empty(tokens, inter, dtype=torch.float8_e4m3fn, device=x.device)
+            scales = torch.empty(tokens, inter // FP8_GROUP, dtype=torch.uint8, device=x.device)
+            kernel("swiglu_quant")(h, limit, codes, scales)
+            kernel("block_fp8_gemm")(codes, scales, w2.codes, w2.scales, out)
+            return
+        a = torch.empty(tokens, inter, dtype=x.dtype, device=x.device)
         kernel("swiglu")(h, limit, a)
         self.linear(a, w2, out)
 

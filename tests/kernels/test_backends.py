@@ -18,8 +18,10 @@ from dsv4_kernels.moe_route import moe_route_reference
 from dsv4_kernels.registry import specs
 from dsv4_kernels.sparse_decode import sparse_decode_reference
 from dsv4_kernels.sparse_prefill import sparse_prefill_reference
+from dsv4_kernels.target import forced_target
 from dsv4_kernels.testing.compare import check
 from dsv4_kernels.testing.inputs import Inputs
+from dsv4_kernels.weights import Fp8Weight
 
 from dsv4lab.backends.aiter.signatures import SIGNATURES, check_signature, entry_point
 from dsv4lab.backends.base import Ops
@@ -68,6 +70,22 @@ def test_products_are_our_own_where_batches_must_not_differ() -> None:
     with launch.recorded() as launches:
         InvariantOps().linear(x, large, x.new_empty(x.shape[0], large.shape[0]))
     assert [each.kernel.__name__ for each in launches] == ["_bf16_gemm_kernel"]
+
+
+@pytest.mark.parametrize("tokens", [1, 8, 200])
+def test_a_shared_expert_in_fp8_is_quantised_where_it_is_made(tokens: int) -> None:
+    def weight(n: int, k: int) -> Fp8Weight:
+        codes = torch.empty(n, k, dtype=torch.float8_e4m3fn, device="meta")
+        return Fp8Weight(codes, torch.empty(n // 128, k // 128, dtype=torch.uint8, device="meta"))
+
+    x = torch.empty(tokens, 7168, dtype=torch.bfloat16, device="meta")
+    with forced_target("sm_90"), launch.recorded() as launches:
+        TritonOps().mlp(x, weight(768, 7168), weight(7168, 384), 10.0, torch.empty_like(x))
+    names = [each.kernel.__name__ for each in launches]
+    at = names.index("_swiglu_kernel")
+    assert launches[at].constants["QUANT"]
+    assert "_norm_quant_kernel" not in names[at:]
+    assert len(names) == at + 2, "then the product alone"
 
 
 def test_backends_that_cannot_promise_batch_invariance_are_refused() -> None:
