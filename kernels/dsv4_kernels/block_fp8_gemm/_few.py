@@ -33,11 +33,11 @@ def _few_vector_kernel(
     group, byte = tl.arange(0, GROUPS), tl.arange(0, 16)
     blocks = k // 128
     x_at = x_ptr + token * x_stride + group[:, None] * 16 + byte[None, :]
-    w_at = weight_ptr + row[:, None, None] * weight_stride + (group[:, None] * 16 + byte[None, :])[None, :, :]
+    w_at = weight_ptr + row[None, :, None] * weight_stride + (group[:, None] * 16 + byte[None, :])[:, None, :]
     sw_at = weight_scales_ptr + tl.program_id(0) * BLOCK_N // 128 * weight_scales_stride
-    total = tl.zeros((BLOCK_N, GROUPS), tl.float32)
+    total = tl.zeros((GROUPS, BLOCK_N), tl.float32)
     if ONE:
-        w = tl.load(w_at, mask=(group * 16 < k)[None, :, None], other=0)
+        w = tl.load(w_at, mask=(group * 16 < k)[:, None, None], other=0)
         sw = _exponents(sw_at, group // 8, blocks)
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -45,7 +45,7 @@ def _few_vector_kernel(
     for at in range(0, k, BLOCK_K):
         inside = at + group * 16 < k
         if not ONE:
-            w = tl.load(w_at + at, mask=inside[None, :, None], other=0)
+            w = tl.load(w_at + at, mask=inside[:, None, None], other=0)
             sw = _exponents(sw_at, (at // 16 + group) // 8, blocks)
         x = tl.load(x_at + at, mask=inside[:, None], other=0)
         if QUANT:
@@ -58,9 +58,9 @@ def _few_vector_kernel(
         else:
             spread = _exponents(x_scales_ptr + token * x_scales_stride, (at // 16 + group) // 8, blocks)
             value = _as_fp8(x, FNUZ).to(tl.float32)
-        sums = tl.sum(_as_fp8(w, FNUZ).to(tl.float32) * value[None, :, :], axis=2)
-        total += sums * (power_of_e8m0(spread) * power_of_e8m0(sw))[None, :]
-    y = tl.sum(total, axis=1)
+        sums = tl.sum(_as_fp8(w, FNUZ).to(tl.float32) * value[:, None, :], axis=2)
+        total += sums * (power_of_e8m0(spread) * power_of_e8m0(sw))[:, None]
+    y = tl.sum(total, axis=0)
     if FNUZ:
         y *= 2.0 if QUANT else 4.0
     tl.store(out_ptr + token * out_stride + row, y.to(out_ptr.dtype.element_ty), mask=row < n)
