@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from dsv4_kernels.formats import FP8_GROUP
 from dsv4_kernels.weights import Weight
 
 from dsv4lab.kv.pool import Rows
 
 Tensor = torch.Tensor
+QUANT_GROUP = FP8_GROUP
+"""Columns of activations that share a scale."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantRows:
+    """Activations in fp8: e4m3 ``codes [T, K]`` with e8m0 ``scales``, ``uint8 [T, K / 128]`` (dsv4-spec 2.14)."""
+
+    codes: Tensor
+    scales: Tensor
 
 
 class Ops(Protocol):
     """One method per op. Tensors are written in place or through ``out``; shapes are those of the references."""
 
-    def linear(self, x: Tensor, weight: Weight, out: Tensor) -> None:
+    def linear(self, x: Tensor | QuantRows, weight: Weight, out: Tensor) -> None:
         """``out = x @ weight.T``: ``[T, K]``, ``[N, K]``, ``[T, N]``.
 
-        A float32 ``out`` of bf16 operands holds the float32 sums.
+        A float32 ``out`` of bf16 operands holds the float32 sums. ``x`` may be in fp8 where ``weight`` is one that
+        :meth:`quantises`.
         """
+        ...
+
+    def quantises(self, weight: Weight) -> bool:
+        """Whether :meth:`linear` multiplies ``weight`` by activations in fp8, whatever they are given as."""
         ...
 
     def rows_alike(self, tokens: int, weight: Weight) -> bool:
@@ -36,8 +53,8 @@ class Ops(Protocol):
         """Cosines ``out[:, 0]`` and sines ``out[:, 1]`` of ``positions [T]``; float32 ``[T, 2, rope_dim / 2]``."""
         ...
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
-        """See ``dsv4_kernels.norm_quant``."""
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor | QuantRows) -> None:
+        """See ``dsv4_kernels.norm_quant``; in fp8 where something is to be multiplied that :meth:`quantises`."""
         ...
 
     def mhc_pre(

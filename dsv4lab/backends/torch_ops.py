@@ -23,7 +23,7 @@ from dsv4_kernels.sparse_decode.cpu import sparse_decode_cpu
 from dsv4_kernels.sparse_prefill import sparse_prefill_reference
 from dsv4_kernels.weights import Weight, dense, quantised
 
-from dsv4lab.backends.base import Ops, Tensor
+from dsv4lab.backends.base import Ops, QuantRows, Tensor
 from dsv4lab.kv.pool import Rows
 
 
@@ -46,8 +46,10 @@ class TorchOps:
     moe_route: Callable[..., None] = staticmethod(moe_route_cpu)
     rope_table: Callable[..., None] = staticmethod(rope_table_cpu)
 
-    def linear(self, x: Tensor, weight: Weight, out: Tensor) -> None:
+    def linear(self, x: Tensor | QuantRows, weight: Weight, out: Tensor) -> None:
         """See :meth:`Ops.linear`; a quantised weight is decoded, activations stay as they are."""
+        if isinstance(x, QuantRows):
+            raise TypeError("the torch backend quantises no activations")
         matrix = dense(weight, x.dtype)
         matrix = matrix.to(torch.promote_types(matrix.dtype, out.dtype))
         torch.mm(x.to(matrix.dtype), matrix.t(), out=out)
@@ -55,6 +57,10 @@ class TorchOps:
     def add(self, a: Tensor, b: Tensor, out: Tensor) -> None:
         """See :meth:`Ops.add`."""
         torch.add(a, b, out=out)
+
+    def quantises(self, weight: Weight) -> bool:
+        """See :meth:`Ops.quantises`."""
+        return False
 
     def rows_alike(self, tokens: int, weight: Weight) -> bool:
         """See :meth:`Ops.rows_alike`; a CPU library's blocks depend on the shape."""

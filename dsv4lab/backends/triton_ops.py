@@ -14,7 +14,7 @@ from dsv4_kernels.formats import FP8_GROUP
 from dsv4_kernels.hadamard import hadamard
 from dsv4_kernels.weights import Fp8Weight, Weight, quantised
 
-from dsv4lab.backends.base import Ops, Tensor
+from dsv4lab.backends.base import Ops, QuantRows, Tensor
 from dsv4lab.errors import UnavailableError, UsageError
 from dsv4lab.kv.pool import Rows
 
@@ -22,6 +22,7 @@ SCORE_BUDGET = 256 << 20  # bytes of scores held at once
 OWN_GEMM_TOKENS, OWN_GEMM_ROWS = 64, 8192  # most tokens, and rows of the weight, of bf16 products by our own kernel
 KERNELS = {
     "rms_norm": "norm_quant.triton_op:rms_norm",
+    "rms_norm_quant": "norm_quant.triton_op:rms_norm_quant",
     "mhc_pre": "mhc_pre_post.triton_op:mhc_pre",
     "mhc_post": "mhc_pre_post.triton_op:mhc_post",
     "mhc_post_pre": "mhc_pre_post.triton_op:mhc_post_pre",
@@ -74,7 +75,6 @@ class TritonOps:
     def __init__(self) -> None:
         for op in KERNELS:
             kernel(op)
-        self.rms_norm: Callable[..., None] = kernel("rms_norm")
         self.add: Callable[..., None] = kernel("add")
         self.mhc_pre: Callable[..., None] = kernel("mhc_pre")
         self.mhc_post: Callable[..., None] = kernel("mhc_post")
@@ -89,14 +89,29 @@ class TritonOps:
         self.sparse_prefill: Callable[..., None] = kernel("sparse_prefill")
         self.moe_route: Callable[..., None] = kernel("moe_route")
 
-    def linear(self, x: Tensor, weight: Weight, out: Tensor) -> None:
+    def linear(self, x: Tensor | QuantRows, weight: Weight, out: Tensor) -> None:
         """See :meth:`Ops.linear`; for fp8 weights the activations are quantised too (dsv4-spec 2.14)."""
-        if isinstance(weight, Tensor):
+        if isinstance(x, QuantRows):
+            if not isinstance(weight, Fp8Weight):
+                raise TypeError("activations in fp8 are multiplied by weights in fp8 only")
+            kernel("block_fp8_gemm")(x.codes, x.scales, weight.codes, weight.scales, out)
+        elif isinstance(weight, Tensor):
             _product(x, weight, out)
-            return
-        if not isinstance(weight, Fp8Weight):
+        elif isinstance(weight, Fp8Weight):
+            kernel("block_fp8_gemm_quant")(x, weight.codes, weight.scales, out)
+        else:
             raise UnavailableError("the triton backend multiplies by fp4 weights in experts only")
-        kernel("block_fp8_gemm_quant")(x, weight.codes, weight.scales, out)
+
+    def quantises(self, weight: Weight) -> bool:
+        """See :meth:`Ops.quantises`."""
+        return isinstance(weight, Fp8Weight)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor | QuantRows) -> None:
+        """See :meth:`Ops.rms_norm`."""
+        if isinstance(out, QuantRows):
+            kernel("rms_norm_quant")(x, weight, eps, out.codes, out.scales)
+        else:
+            kernel("rms_norm")(x, weight, eps, out)
 
     def rows_alike(self, tokens: int, weight: Weight) -> bool:
         """See :meth:`Ops.rows_alike`: our own products of few tokens are made row by row."""
@@ -184,10 +199,12 @@ class TritonOps:
         h = torch.empty(tokens, w13.shape[0], dtype=x.dtype, device=x.device)
         self.linear(x, w13, h)
         if isinstance(w2, Fp8Weight):
-            codes = torch.empty(tokens, inter, dtype=torch.float8_e4m3fn, device=x.device)
-            scales = torch.empty(tokens, inter // FP8_GROUP, dtype=torch.uint8, device=x.device)
-            kernel("swiglu_quant")(h, limit, codes, scales)
-            kernel("block_fp8_gemm")(codes, scales, w2.codes, w2.scales, out)
+            rows = QuantRows(
+                torch.empty(tokens, inter, dtype=torch.float8_e4m3fn, device=x.device),
+                torch.empty(tokens, inter // FP8_GROUP, dtype=torch.uint8, device=x.device),
+            )
+            kernel("swiglu_quant")(h, limit, rows.codes, rows.scales)
+            self.linear(rows, w2, out)
             return
         a = torch.empty(tokens, inter, dtype=x.dtype, device=x.device)
         kernel("swiglu")(h, limit, a)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from dsv4lab.kv import pool as resource
+from dsv4lab.model.activations import Activations
 from dsv4lab.model.builder import OpListBuilder
 from dsv4lab.model.compressor import WEIGHTS
 from dsv4lab.model.rope import COMPRESS_TABLE, rope_view
@@ -20,15 +21,14 @@ def csa_stream_view(b: OpListBuilder) -> torch.Tensor:
     return b.buffer(CSA_STREAM, width, dtype=torch.int32).flatten()
 
 
-def list_indexer(b: OpListBuilder, layer: int, w: IndexerWeights) -> None:
+def list_indexer(b: OpListBuilder, layer: int, w: IndexerWeights, ql: Activations) -> None:
     """Query, selection and CSA tail of ``layer``; the indexer's compressor and weights are listed apart."""
     c = b.config
-    ql = b.buffer("q_lora", c.q_lora_rank)
     q = b.buffer("indexer.q", c.index_n_heads, c.index_head_dim)
     weights = b.buffer(WEIGHTS, c.index_n_heads, dtype=torch.float32)
     topk = b.buffer("indexer.topk", c.index_topk, dtype=torch.int32)
     rope = rope_view(b, COMPRESS_TABLE)
-    b.add("indexer.q_b", lambda _: b.ops.linear(ql, w.wq_b, q.flatten(1)), ("q_lora",), ("indexer.q",))
+    b.add("indexer.q_b", lambda _: b.ops.linear(ql.rows, w.wq_b, q.flatten(1)), ql.names, ("indexer.q",))
     b.add("indexer.q_rope", lambda _: _rotate_queries(b, q, rope), ("indexer.q", COMPRESS_TABLE), ("indexer.q",))
     b.add(
         "indexer.topk",

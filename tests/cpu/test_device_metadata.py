@@ -112,17 +112,27 @@ def test_what_does_not_fit_a_bucket_is_refused() -> None:
         pad_decode(decode([5]), GEOMETRY, TOPK, Bucket(1, 2, 3))
 
 
+def interpreted(repo_root: Path, script: str, *arguments: str) -> dict[str, float]:
+    pytest.importorskip("triton", reason="triton is not installed")
+    environ = child_environ({"TRITON_INTERPRET": "1", "PYTHONPATH": f"{repo_root}:{repo_root / 'kernels'}"})
+    command = [sys.executable, Path(__file__).with_name(script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.slow
+def test_activations_made_in_fp8_are_those_that_products_make(repo_root: Path) -> None:
+    found = interpreted(repo_root, "interpreted_quantised.py")
+    assert found["difference"] == 0.0
+    assert found["largest"] > 1.0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("rows", "keys"), [("bf16", "bf16"), ("fp8", "fp8"), ("bf16", "fp4")])
 def test_the_model_runs_on_interpreted_kernels_and_padding_only_rounds(repo_root: Path, rows: str, keys: str) -> None:
-    pytest.importorskip("triton", reason="triton is not installed")
-    environ = child_environ({"TRITON_INTERPRET": "1", "PYTHONPATH": f"{repo_root}:{repo_root / 'kernels'}"})
-    script = Path(__file__).with_name("interpreted_model.py")
-    done = subprocess.run(
-        [sys.executable, script, rows, keys], capture_output=True, text=True, env=environ, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = interpreted(repo_root, "interpreted_model.py", rows, keys)
     assert found["prefill"] <= 0.1
     assert found["decode"] <= 0.1
     assert found["padding"] <= 0.1  # the split of a list follows its room, so sums round differently

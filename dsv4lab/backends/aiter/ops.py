@@ -139,7 +139,7 @@ class AiterOps(TritonOps):
         post.copy_(new_post.view_as(post))
         comb.copy_(new_comb.view_as(comb))
         out.copy_(y)
-        if normed is not None:
+        if norm is not None and normed is not None:
             self.rms_norm(out, norm, rms_eps, normed)
 
     def _mhc_post_pre(
