@@ -18,3 +18,15 @@ INDEX_SCORE = LaunchTable(
         ),
     },
 )
+
+INDEX_SCORE_LONG = LaunchTable(
+    "index_score.long",
+    {
+        "sm_90": (
+            row(config(4, 1, PDL, BLOCK_E=64, STAGES=8), kind=1),
+            row(config(4, 1, PDL, BLOCK_E=64, STAGES=6)),
+        )
+    },
+    tuple(config(w, 1, PDL, BLOCK_E=e, STAGES=s) for w, e, s in ((8, 128, 6), (8, 128, 8), (4, 64, 11))),
+)
+"""Where each token's keys are read for itself and are many; ``kind`` 0: bf16 keys, 1: fp8, 2: fp4."""

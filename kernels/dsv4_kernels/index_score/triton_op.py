@@ -8,6 +8,7 @@ import triton
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
 from dsv4_kernels.index_score._kernel import _index_score_kernel
 from dsv4_kernels.index_score._launch import INDEX_SCORE
+from dsv4_kernels.index_score.long import score_long, takes
 from dsv4_kernels.launch import launch, overlaps
 from dsv4_kernels.paged_rows import IndexFp4Pages, IndexFp8Pages
 from dsv4_kernels.rows import Rows
@@ -21,6 +22,7 @@ def index_score(q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor) -> t
     out = torch.empty(q.shape[0], keys.shape[0], dtype=torch.float32, device=q.device)
     require_shape("keys", keys, -1, q.shape[2])
     require(keys.is_contiguous(), "keys are not contiguous")
+    _check_queries(q, weights, out)
     _run(q, weights, keys, 0, 1, q.shape[2], None, None, None, out)
     return out
 
@@ -62,14 +64,56 @@ def index_score_pages(
     out: torch.Tensor,
 ) -> None:
     """As :func:`index_score_paged` on the tensor behind the keys: rows (``bf16``), or pages of bytes."""
+    stride = _checked(q, weights, keys, page_table, request, visible, kind, entries_per_page, out)
+    _run(q, weights, keys, KINDS[kind], entries_per_page, stride, page_table, request, visible, out)
+
+
+def index_score_pages_by_runs(
+    q: torch.Tensor,
+    weights: torch.Tensor,
+    keys: torch.Tensor,
+    page_table: torch.Tensor,
+    request: torch.Tensor,
+    visible: torch.Tensor,
+    *,
+    kind: str,
+    entries_per_page: int,
+    out: torch.Tensor,
+) -> None:
+    """As :func:`index_score_pages`, each token's entries in runs whose next keys are on their way."""
+    stride = _checked(q, weights, keys, page_table, request, visible, kind, entries_per_page, out)
+    require(takes(q, keys, KINDS[kind]), f"q {q.dtype} {list(q.shape)} with {kind} keys, expected bf16 on sm_90")
+    score_long(q, weights, keys, KINDS[kind], entries_per_page, stride, page_table, request, visible, out)
+
+
+def _checked(
+    q: torch.Tensor,
+    weights: torch.Tensor,
+    keys: torch.Tensor,
+    page_table: torch.Tensor,
+    request: torch.Tensor,
+    visible: torch.Tensor,
+    kind: str,
+    entries_per_page: int,
+    out: torch.Tensor,
+) -> int:
+    """Values, or of quantised keys bytes, from page to page."""
     require(kind in KINDS, f"kind {kind!r} is not one of {', '.join(KINDS)}")
     require(keys.is_contiguous() or kind != "bf16", "keys are not contiguous")
     require_dtype("page_table", page_table, torch.int32)
     require_shape("request", request, q.shape[0])
     require_shape("visible", visible, q.shape[0])
     require_shape("out", out, q.shape[0], -1)
-    stride = entries_per_page * q.shape[2] if kind == "bf16" else keys.stride(0)
-    _run(q, weights, keys, KINDS[kind], entries_per_page, stride, page_table, request, visible, out)
+    _check_queries(q, weights, out)
+    return entries_per_page * q.shape[2] if kind == "bf16" else keys.stride(0)
+
+
+def _check_queries(q: torch.Tensor, weights: torch.Tensor, out: torch.Tensor) -> None:
+    tokens, heads, dim = q.shape
+    require_shape("weights", weights, tokens, heads)
+    require(dim & (dim - 1) == 0 and dim >= 16, f"q has heads of {dim} values, expected a power of two from 16")
+    for name, tensor in (("q", q), ("weights", weights), ("out", out)):
+        require_unit_stride(name, tensor)
 
 
 def _run(
@@ -85,10 +129,6 @@ def _run(
     out: torch.Tensor,
 ) -> None:
     tokens, heads, dim = q.shape
-    require_shape("weights", weights, tokens, heads)
-    require(dim & (dim - 1) == 0 and dim >= 16, f"q has heads of {dim} values, expected a power of two from 16")
-    for name, tensor in (("q", q), ("weights", weights), ("out", out)):
-        require_unit_stride(name, tensor)
     chosen = INDEX_SCORE.choose(target_of(q.device), tokens=tokens)
     launch(
         _index_score_kernel,

@@ -30,6 +30,20 @@ def _rope_table_kernel(
     tl.store(at + HALF, tl.sin(angle), mask=mask)
 
 
+@triton.jit
+def _angles(cos_ptr, sin_ptr, token, cos_stride, sin_stride, HALF: tl.constexpr, PAIRS: tl.constexpr):
+    """Cosines and sines of the rows' tokens, or one row of them where ``token`` is one for all."""
+    pair = tl.arange(0, PAIRS)
+    if len(token.shape) == 0:
+        cos = tl.load(cos_ptr + token * cos_stride + pair, pair < HALF, 1.0)[None, :]
+        sin = tl.load(sin_ptr + token * sin_stride + pair, pair < HALF, 0.0)[None, :]
+    else:
+        inside = (pair < HALF)[None, :]
+        cos = tl.load(cos_ptr + (token * cos_stride)[:, None] + pair[None, :], inside, 1.0)
+        sin = tl.load(sin_ptr + (token * sin_stride)[:, None] + pair[None, :], inside, 0.0)
+    return cos, sin
+
+
 @triton.jit(do_not_specialize=["n"])
 def _rotate_kernel(
     x_ptr, cos_ptr, sin_ptr, n, x_stride_t, x_stride_h, cos_stride, sin_stride,
@@ -40,17 +54,18 @@ def _rotate_kernel(
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    token = tl.where(row < n, row // H, 0).to(tl.int64)
+    first = tl.program_id(0) * ROWS
+    row = first + tl.arange(0, ROWS)
+    own = tl.where(row < n, row // H, 0).to(tl.int64)
     d = tl.arange(0, BLOCK_T)
     mask = (row < n)[:, None] & (d < 2 * HALF)[None, :]
-    place = x_ptr + (token * x_stride_t + (row % H) * x_stride_h + D - 2 * HALF)[:, None] + d[None, :]
+    place = x_ptr + (own * x_stride_t + (row % H) * x_stride_h + D - 2 * HALF)[:, None] + d[None, :]
     y = tl.load(place, mask, 0.0).to(tl.float32)
     even, odd = tl.split(tl.reshape(y, (ROWS, BLOCK_T // 2, 2)))
-    pair = tl.arange(0, BLOCK_T // 2)
-    inside = (pair < HALF)[None, :]
-    cos = tl.load(cos_ptr + (token * cos_stride)[:, None] + pair[None, :], inside, 1.0)
-    sin = tl.load(sin_ptr + (token * sin_stride)[:, None] + pair[None, :], inside, 0.0)
+    token = own
+    if H % ROWS == 0:
+        token = (first // H).to(tl.int64)
+    cos, sin = _angles(cos_ptr, sin_ptr, token, cos_stride, sin_stride, HALF, BLOCK_T // 2)
     if INVERSE:
         sin = -sin
     y = tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (ROWS, BLOCK_T))
