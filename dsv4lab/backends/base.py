@@ -39,6 +39,10 @@ class Ops(Protocol):
         """Whether :meth:`linear` multiplies ``weight`` by activations in fp8, whatever they are given as."""
         ...
 
+    def norms_to_fp8(self, width: int) -> bool:
+        """Whether :meth:`mhc_pre` gives rows so wide in fp8 too without a launch more."""
+        ...
+
     def rows_alike(self, tokens: int, weight: Weight) -> bool:
         """Whether :meth:`linear` of ``tokens`` tokens gives each row of ``weight`` the same bits whatever rows are
         beside it, so that products with one input may be one product.
@@ -72,8 +76,10 @@ class Ops(Protocol):
         comb: Tensor,
         norm: Tensor | None = None,
         normed: Tensor | None = None,
+        codes: Tensor | None = None,
+        scales: Tensor | None = None,
     ) -> None:
-        """See ``dsv4_kernels.mhc_pre_post``."""
+        """See ``dsv4_kernels.mhc_pre_post``; codes where something is to be multiplied that :meth:`quantises`."""
         ...
 
     def mhc_post(self, y: Tensor, post: Tensor, comb: Tensor, x: Tensor) -> None:
@@ -98,6 +104,8 @@ class Ops(Protocol):
         new_comb: Tensor,
         norm: Tensor | None = None,
         normed: Tensor | None = None,
+        codes: Tensor | None = None,
+        scales: Tensor | None = None,
     ) -> None:
         """:meth:`mhc_post`, then :meth:`mhc_pre` of the next sublayer; the new mixes may be the old tensors."""
         ...
@@ -243,6 +251,6 @@ class Ops(Protocol):
         """See ``dsv4_kernels.add``."""
         ...
 
-    def mlp(self, x: Tensor, w13: Weight, w2: Weight, limit: float, out: Tensor) -> None:
-        """``out = w2 swiglu(w13 x)``: the shared expert; ``w13 [2 I, D]``, ``w2 [D, I]``."""
+    def mlp(self, x: Tensor | QuantRows, w13: Weight, w2: Weight, limit: float, out: Tensor) -> None:
+        """``out = w2 swiglu(w13 x)``: the shared expert; ``w13 [2 I, D]``, ``w2 [D, I]``, ``x`` as for ``linear``."""
         ...

@@ -26,6 +26,8 @@ from dsv4_kernels.weights import Weight, dense, quantised
 from dsv4lab.backends.base import Ops, QuantRows, Tensor
 from dsv4lab.kv.pool import Rows
 
+_NOT_QUANTISED = "the torch backend quantises no activations"
+
 
 class TorchOps:
     """See :class:`dsv4lab.backends.base.Ops`."""
@@ -49,7 +51,7 @@ class TorchOps:
     def linear(self, x: Tensor | QuantRows, weight: Weight, out: Tensor) -> None:
         """See :meth:`Ops.linear`; a quantised weight is decoded, activations stay as they are."""
         if isinstance(x, QuantRows):
-            raise TypeError("the torch backend quantises no activations")
+            raise TypeError(_NOT_QUANTISED)
         matrix = dense(weight, x.dtype)
         matrix = matrix.to(torch.promote_types(matrix.dtype, out.dtype))
         torch.mm(x.to(matrix.dtype), matrix.t(), out=out)
@@ -60,6 +62,10 @@ class TorchOps:
 
     def quantises(self, weight: Weight) -> bool:
         """See :meth:`Ops.quantises`."""
+        return False
+
+    def norms_to_fp8(self, width: int) -> bool:
+        """See :meth:`Ops.norms_to_fp8`."""
         return False
 
     def rows_alike(self, tokens: int, weight: Weight) -> bool:
@@ -78,8 +84,10 @@ class TorchOps:
                 x, experts, weights, gate_up.codes, gate_up.scales, down.codes, down.scales, limit, out
             )
 
-    def mlp(self, x: Tensor, w13: Weight, w2: Weight, limit: float, out: Tensor) -> None:
+    def mlp(self, x: Tensor | QuantRows, w13: Weight, w2: Weight, limit: float, out: Tensor) -> None:
         """See :meth:`Ops.mlp`."""
+        if isinstance(x, QuantRows):
+            raise TypeError(_NOT_QUANTISED)
         mlp_cpu(x, dense(w13, x.dtype), dense(w2, x.dtype), limit, out)
 
     def grouped_linear(self, x: Tensor, weight: Tensor, out: Tensor) -> None:

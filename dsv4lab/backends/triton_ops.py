@@ -12,6 +12,7 @@ import torch
 from dsv4_kernels import invariant
 from dsv4_kernels.formats import FP8_GROUP
 from dsv4_kernels.hadamard import hadamard
+from dsv4_kernels.mhc_pre_post import QUANT_WIDTH
 from dsv4_kernels.weights import Fp8Weight, Weight, quantised
 
 from dsv4lab.backends.base import Ops, QuantRows, Tensor
@@ -113,6 +114,10 @@ class TritonOps:
         else:
             kernel("rms_norm")(x, weight, eps, out)
 
+    def norms_to_fp8(self, width: int) -> bool:
+        """See :meth:`Ops.norms_to_fp8`."""
+        return width % FP8_GROUP == 0 and width <= QUANT_WIDTH
+
     def rows_alike(self, tokens: int, weight: Weight) -> bool:
         """See :meth:`Ops.rows_alike`: our own products of few tokens are made row by row."""
         return isinstance(weight, Tensor) and _ours(tokens, weight)
@@ -193,20 +198,20 @@ class TritonOps:
         """See :meth:`Ops.hadamard`."""
         x.copy_(hadamard(x))
 
-    def mlp(self, x: Tensor, w13: Weight, w2: Weight, limit: float, out: Tensor) -> None:
+    def mlp(self, x: Tensor | QuantRows, w13: Weight, w2: Weight, limit: float, out: Tensor) -> None:
         """See :meth:`Ops.mlp`."""
-        tokens, inter = x.shape[0], w2.shape[1]
-        h = torch.empty(tokens, w13.shape[0], dtype=x.dtype, device=x.device)
+        tokens, inter = out.shape[0], w2.shape[1]
+        h = out.new_empty(tokens, w13.shape[0])
         self.linear(x, w13, h)
         if isinstance(w2, Fp8Weight):
             rows = QuantRows(
-                torch.empty(tokens, inter, dtype=torch.float8_e4m3fn, device=x.device),
-                torch.empty(tokens, inter // FP8_GROUP, dtype=torch.uint8, device=x.device),
+                torch.empty(tokens, inter, dtype=torch.float8_e4m3fn, device=out.device),
+                torch.empty(tokens, inter // FP8_GROUP, dtype=torch.uint8, device=out.device),
             )
             kernel("swiglu_quant")(h, limit, rows.codes, rows.scales)
             self.linear(rows, w2, out)
             return
-        a = torch.empty(tokens, inter, dtype=x.dtype, device=x.device)
+        a = out.new_empty(tokens, inter)
         kernel("swiglu")(h, limit, a)
         self.linear(a, w2, out)
 

@@ -10,7 +10,7 @@ from dsv4lab.kv.metadata import IndexStream, StepMetadata
 from dsv4lab.model.activations import Activations, activations
 from dsv4lab.model.builder import OpListBuilder, in_order
 from dsv4lab.model.collectives import list_all_reduce
-from dsv4lab.model.compressor import INPUT, list_compressors
+from dsv4lab.model.compressor import list_compressors
 from dsv4lab.model.indexer import CSA_STREAM, csa_stream_view, list_indexer
 from dsv4lab.model.rope import rope_view, table_of
 from dsv4lab.model.weights import AttentionWeights
@@ -19,29 +19,30 @@ from dsv4lab.overlap.ops import fuse
 OUTPUT = "attn.out"
 
 
-def list_attention(b: OpListBuilder, layer: int, w: AttentionWeights) -> None:
-    """All ops from the normed input ``attn.in`` to the sublayer output ``attn.out``."""
+def list_attention(b: OpListBuilder, layer: int, w: AttentionWeights, x: Activations) -> None:
+    """All ops from the normed input ``attn.in``, for ``qkv_a`` as ``x``, to the sublayer output ``attn.out``."""
     kind = b.config.kind(layer)
     list_compressors(b, layer, w)
     indexers = [] if w.indexer is None else [w.indexer.wq_b]
     ql = activations(b, "q_lora", b.config.q_lora_rank, w.q_b, *indexers)
-    _list_qkv(b, layer, w, kind, ql)
+    _list_qkv(b, layer, w, kind, x, ql)
     if w.indexer is not None:
         list_indexer(b, layer, w.indexer, ql)
     _list_core(b, layer, w, kind)
     _list_output(b, w, kind)
 
 
-def _list_qkv(b: OpListBuilder, layer: int, w: AttentionWeights, kind: LayerKind, ql: Activations) -> None:
+def _list_qkv(
+    b: OpListBuilder, layer: int, w: AttentionWeights, kind: LayerKind, x: Activations, ql: Activations
+) -> None:
     c = b.config
-    x = b.buffer(INPUT, c.hidden_size)
     qkv_a = b.buffer("qkv_a", c.q_lora_rank + c.head_dim)
     q = b.buffer("q", c.num_attention_heads, c.head_dim)
     rope = rope_view(b, table_of(kind))
     table, eps = table_of(kind), c.rms_norm_eps
     kv_a = qkv_a[:, c.q_lora_rank :]
 
-    b.add("qkv_a", lambda _: b.ops.linear(x, w.qkv_a, qkv_a), (INPUT,), ("qkv_a",))
+    b.add("qkv_a", lambda _: b.ops.linear(x.rows, w.qkv_a, qkv_a), x.names, ("qkv_a",))
     b.add("q_norm", lambda _: b.ops.rms_norm(qkv_a[:, : c.q_lora_rank], w.q_norm, eps, ql.rows), ("qkv_a",), ql.names)
     b.add("q_b", lambda _: b.ops.linear(ql.rows, w.q_b, q.flatten(1)), ql.names, ("q",))
     q_part = b.op("q_norm_rope", lambda _: b.ops.q_norm_rope(q, rope, eps), ("q", table), ("q",))

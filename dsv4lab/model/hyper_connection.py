@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from dsv4lab.backends.base import QuantRows
+from dsv4lab.model.activations import Activations
 from dsv4lab.model.builder import OpListBuilder
 from dsv4lab.model.weights import HyperConnectionWeights
 from dsv4lab.overlap.ops import OpFunction
@@ -13,8 +15,10 @@ from dsv4lab.overlap.ops import OpFunction
 STREAMS = "x"
 
 
-def list_pre(b: OpListBuilder, w: HyperConnectionWeights, norm: torch.Tensor, out: str) -> None:
-    """Collapse the streams and norm that into buffer ``out [T, D]``, a sublayer's input. Fused with a pending post."""
+def list_pre(b: OpListBuilder, w: HyperConnectionWeights, norm: torch.Tensor, out: str, to: Activations) -> None:
+    """Collapse the streams and norm that into buffer ``out [T, D]``, a sublayer's input, and into its twin ``to`` if it
+    has one. Fused with a pending post.
+    """
     c = b.config
     x = b.buffer(STREAMS, c.hc_mult, c.hidden_size)
     mixed = b.buffer("mhc.mixed", c.hidden_size)
@@ -25,6 +29,10 @@ def list_pre(b: OpListBuilder, w: HyperConnectionWeights, norm: torch.Tensor, ou
         "rms_eps": c.rms_norm_eps, "hc_eps": c.hc_eps, "iters": c.hc_sinkhorn_iters,
         "out": mixed, "norm": norm, "normed": b.buffer(out, c.hidden_size),
     }  # fmt: skip
+    writes: tuple[str, ...] = ("mhc.mixed", "mhc.post", "mhc.comb", out)
+    if isinstance(to.rows, QuantRows):
+        rest |= {"codes": to.rows.codes, "scales": to.rows.scales}
+        writes += to.names
 
     def run_pre(_: object) -> None:
         b.ops.mhc_pre(x, *weights, **rest, post=post, comb=comb)
@@ -32,7 +40,7 @@ def list_pre(b: OpListBuilder, w: HyperConnectionWeights, norm: torch.Tensor, ou
     def run_both(y: torch.Tensor) -> OpFunction:
         return lambda _: b.ops.mhc_post_pre(y, post, comb, x, *weights, **rest, new_post=post, new_comb=comb)
 
-    pre = b.op("mhc_pre", run_pre, (STREAMS,), ("mhc.mixed", "mhc.post", "mhc.comb", out))
+    pre = b.op("mhc_pre", run_pre, (STREAMS,), writes)
     b.add_fused("mhc_post_pre", pre, run_both)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from dsv4lab.model.activations import Activations
 from dsv4lab.model.builder import OpListBuilder
 from dsv4lab.model.collectives import list_all_gather, list_all_reduce, list_reduce_scatter
 from dsv4lab.model.weights import MoeWeights
@@ -21,15 +22,18 @@ TOKEN_IDS = "moe.token_ids"
 Tensor = torch.Tensor
 
 
-def list_moe(b: OpListBuilder, w: MoeWeights) -> None:
-    """All ops from the normed input ``ffn.in`` to the sublayer output ``ffn.out``."""
+def list_moe(b: OpListBuilder, w: MoeWeights, own: Activations | None = None) -> None:
+    """All ops from the normed input ``ffn.in`` to the sublayer output ``ffn.out``.
+
+    The shared expert takes ``own`` for it, if given; with peers what is gathered.
+    """
     c = b.config
     peers = b.parallel.dp
     source = INPUT if peers is None else GATHERED
     x = b.buffer(INPUT, c.hidden_size) if peers is None else _list_gather(b)
     routed = moe_view(b, "moe.routed", c.hidden_size, dtype=torch.float32)
     weights, experts = _list_routing(b, w, x, source)
-    shared = _list_shared(b, w, x, source)
+    shared = _list_shared(b, w, own if own is not None and peers is None else Activations(x, (source,)))
     b.add(
         "moe.experts",
         lambda _: b.ops.moe_gemm(x, experts, weights, w.w13, w.w2, c.swiglu_limit, routed),
@@ -91,13 +95,13 @@ def _list_gather(b: OpListBuilder) -> Tensor:
     return everybody
 
 
-def _list_shared(b: OpListBuilder, w: MoeWeights, x: Tensor, source: str) -> Tensor | None:
+def _list_shared(b: OpListBuilder, w: MoeWeights, x: Activations) -> Tensor | None:
     """The shared expert's output; None where it is one of the routed ones."""
     w13, w2 = w.shared_w13, w.shared_w2
     if w13 is None or w2 is None:
         return None
     out = moe_view(b, "moe.shared", b.config.hidden_size)
-    b.add("moe.shared", lambda _: b.ops.mlp(x, w13, w2, b.config.swiglu_limit, out), (source,), ("moe.shared",))
+    b.add("moe.shared", lambda _: b.ops.mlp(x.rows, w13, w2, b.config.swiglu_limit, out), x.names, ("moe.shared",))
     return out
 
 

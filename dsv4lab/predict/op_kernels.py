@@ -32,7 +32,8 @@ LETTERS = {
 _LINEAR = ("(?:z?gr?|br?|x+)",)
 PATTERNS: dict[str, tuple[str, ...]] = {
     "embed": ("x+?",), "rope_table": ("(?:p+|x+)",), "head.rows": ("x+",), "lm_head": _LINEAR,
-    "mhc_pre": ("m", "c", "n?"), "mhc_post_pre": ("m", "m?", "c", "n?"), "mhc_post": ("m",), "mhc_head": ("m", "c"),
+    "mhc_pre": ("m", "c", "n?", "z?"), "mhc_post_pre": ("m", "m?", "c", "n?", "z?"), "mhc_post": ("m",),
+    "mhc_head": ("m", "c"),
     "attn_norm": ("n",), "ffn_norm": ("n",), "head.norm": ("n",), "q_norm": ("[nz]",),
     "qkv_a": _LINEAR, "q_b": _LINEAR, "o_a": _LINEAR, "o_b": _LINEAR,
     "qk_norm_rope_store": ("kk?",), "attention": ("a", "r?"), "inverse_rope": ("t",),

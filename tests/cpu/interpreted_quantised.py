@@ -21,6 +21,7 @@ from dsv4lab.kv.metadata import BatchItem
 MODEL = replace(
     preset("tiny"),
     hidden_size=128,
+    head_dim=128,
     q_lora_rank=256,
     o_lora_rank=64,
     index_n_heads=4,
@@ -65,7 +66,7 @@ def main() -> None:
     mine, given = logits()
     TritonOps.quantises = lambda self, weight: False  # type: ignore[method-assign]
     other, fewer = logits()
-    assert given == fewer + 4, "queries and the indexer's queries of both steps"
+    assert given == fewer + 8, "of both steps: queries and the indexer's, qkv_a, and the shared expert"
     print(json.dumps({"difference": (mine - other).abs().max().item(), "largest": other.abs().max().item()}))
 
 

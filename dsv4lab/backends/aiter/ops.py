@@ -45,6 +45,10 @@ class AiterOps(TritonOps):
             self.mhc_post_pre = self._mhc_post_pre
         _log.info("aiter serves %s; Triton the other ops", ", ".join(self.served) or "no op")
 
+    def norms_to_fp8(self, width: int) -> bool:
+        """See :meth:`Ops.norms_to_fp8`; aiter's hyper-connections do not."""
+        return "mhc_pre" not in self.served and super().norms_to_fp8(width)
+
     def _sparse_decode(
         self, q: Tensor, pool: Tensor, indices: Tensor, indptr: Tensor, sink: Tensor, scale: float, out: Tensor
     ) -> None:
@@ -131,6 +135,8 @@ class AiterOps(TritonOps):
         comb: Tensor,
         norm: Tensor | None = None,
         normed: Tensor | None = None,
+        codes: Tensor | None = None,
+        scales: Tensor | None = None,
     ) -> None:
         new_post, new_comb, y = self.served["mhc_pre"](
             residual=x, fn=fn, hc_scale=scale, hc_base=base, rms_eps=rms_eps, hc_pre_eps=hc_eps,
@@ -141,6 +147,8 @@ class AiterOps(TritonOps):
         out.copy_(y)
         if norm is not None and normed is not None:
             self.rms_norm(out, norm, rms_eps, normed)
+            if codes is not None:
+                kernel("quant")(normed, codes, scales)
 
     def _mhc_post_pre(
         self, y: Tensor, post: Tensor, comb: Tensor, x: Tensor, *weights: Tensor, new_post: Tensor, new_comb: Tensor,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from dsv4_kernels.jit import e8m0_of_amax, power_of_e8m0, to_e4m3
 from dsv4_kernels.mhc_pre_post._kernel import _column, _store_comb, _summed
 
 
@@ -83,11 +84,12 @@ def _streams(x_ptr, token, col, d):
 @triton.jit
 def _collapse_few_kernel(
     x_ptr, partial_ptr, squares_ptr, base_ptr, scale_ptr, out_ptr, post_ptr, comb_ptr, norm_ptr, normed_ptr,
-    n_tokens, d, splits, out_stride, normed_stride, rms_eps, hc_eps,
-    COMB: tl.constexpr, ITERS: tl.constexpr, NORM: tl.constexpr, EARLY: tl.constexpr, PDL: tl.constexpr,
-    SPLITS_PAD: tl.constexpr, BLOCK_D: tl.constexpr,
+    codes_ptr, scales_ptr, n_tokens, d, splits, out_stride, normed_stride, codes_stride, scales_stride, rms_eps, hc_eps,
+    COMB: tl.constexpr, ITERS: tl.constexpr, NORM: tl.constexpr, QUANT: tl.constexpr, EARLY: tl.constexpr,
+    PDL: tl.constexpr, SPLITS_PAD: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """As ``_collapse_kernel``, and with ``NORM`` ``normed [n_tokens, d]``, the RMSNorm of ``out``.
+    """As ``_collapse_kernel``, and with ``NORM`` ``normed [n_tokens, d]``, the RMSNorm of ``out``; with ``QUANT`` that
+    also as e4m3 ``codes [n_tokens, d]`` with e8m0 ``scales [n_tokens, d / 128]``.
 
     Grid: two programs (one without ``COMB``) for each token: the collapse of all ``d <= BLOCK_D`` columns, and the
     mixes. ``EARLY``: the predecessor does not write the streams.
@@ -116,7 +118,16 @@ def _collapse_few_kernel(
         if NORM:
             wide = value.to(tl.float32)
             wide = wide * tl.rsqrt(tl.sum(wide * wide, axis=0) / d + rms_eps) * weight
-            tl.store(normed_ptr + token * normed_stride + col, wide.to(normed_ptr.dtype.element_ty), mask=mask)
+            rounded = wide.to(normed_ptr.dtype.element_ty)
+            tl.store(normed_ptr + token * normed_stride + col, rounded, mask=mask)
+            if QUANT:
+                groups = tl.reshape(rounded.to(tl.float32), (BLOCK_D // 128, 128))
+                exponent = e8m0_of_amax(tl.max(tl.abs(groups), axis=1))
+                codes = tl.reshape(to_e4m3(groups * power_of_e8m0(254 - exponent)[:, None]), (BLOCK_D,))
+                tl.store(codes_ptr + token * codes_stride + col, codes, mask=mask)
+                group = tl.arange(0, BLOCK_D // 128)
+                to = scales_ptr + token * scales_stride + group
+                tl.store(to, exponent.to(tl.uint8), mask=group < d // 128)
     else:
         if PDL:
             tl.extra.cuda.gdc_wait()

@@ -73,7 +73,7 @@ def _many(warps: int, tokens: int, columns: int, width: int, stages: int, lag: i
 
 MANY = LaunchTable(
     "mhc_many",
-    {"sm_90": (row(_many(4, 64, 64, 512, 4, 12, 512), spread=0), row(_many(8, 64, 128, 1024, 3, 12)))},
+    {"sm_90": (row(_many(4, 64, 64, 512, 4, 12, 512), spread=0), row(_many(4, 64, 64, 1024, 4, 12, 512)))},
     (
         _many(8, 128, 64, 1024, 3, 12),
         _many(8, 128, 64, 512, 4, 8),
@@ -84,8 +84,12 @@ MANY = LaunchTable(
         _many(8, 64, 128, 512, 3, 8),
         _many(8, 64, 128, 1024, 3, 6),
         _many(8, 64, 128, 2048, 3, 12),
+        _many(8, 64, 128, 1024, 3, 12),
     ),
 )
+
+QUANT_WIDTH = 4096
+"""Rows up to so long are quantised in the collapse's launch; with longer ones its registers spill."""
 
 FEW_TOKENS = 16
 """Up to so many tokens the two tables below serve, and a norm of the collapsed streams is part of the launch."""

@@ -69,6 +69,14 @@ def _normed(inputs: Inputs, arguments: Arguments, dtype: torch.dtype = torch.bfl
     }  # fmt: skip
 
 
+def _quantised(inputs: Inputs, arguments: Arguments) -> Arguments:
+    n, d = arguments["out"].shape
+    return {
+        **_normed(inputs, arguments), "codes": inputs.empty(n, d, dtype=torch.float8_e4m3fn),
+        "scales": inputs.empty(n, d // 128, dtype=torch.uint8),
+    }  # fmt: skip
+
+
 def _cost(arguments: Arguments) -> Cost:
     tensors = [t for t in arguments.values() if isinstance(t, torch.Tensor)]
     moved = sum(t.numel() * t.element_size() for t in tensors)
@@ -181,6 +189,36 @@ SPECS = (
         _cost,
         (MIX_FEW, COLLAPSE_FEW),
         outputs=("out", "new_post", "new_comb", "normed"),
+        updates=("x",),
+        tolerance=_TOLERANCE,
+    ),
+    KernelSpec(
+        "mhc_pre_norm_quant",
+        mhc_pre_reference,
+        "dsv4_kernels.mhc_pre_post.triton_op:mhc_pre",
+        (
+            Case("small-3", lambda i: _quantised(i, _pre(i, 3, 384))),
+            Case("small-20", lambda i: _quantised(i, _pre(i, 20, 256))),
+            Case("flash-1", lambda i: _quantised(i, _pre(i, 1, FLASH)), small=False, compiled=True, bench=True),
+            Case("pro-16", lambda i: _quantised(i, _pre(i, 16, PRO)), small=False, compiled=True, bench=True),
+        ),
+        _cost,
+        (MIX_FEW, COLLAPSE_FEW),
+        outputs=("out", "post", "comb", "normed", "codes", "scales"),
+        tolerance=_TOLERANCE,
+    ),
+    KernelSpec(
+        "mhc_post_pre_norm_quant",
+        mhc_post_pre_reference,
+        "dsv4_kernels.mhc_pre_post.triton_op:mhc_post_pre",
+        (
+            Case("small-3", lambda i: _quantised(i, _post_pre(i, 3, 384))),
+            Case("small-20", lambda i: _quantised(i, _post_pre(i, 20, 256))),
+            Case("flash-4", lambda i: _quantised(i, _post_pre(i, 4, FLASH)), small=False, compiled=True),
+        ),
+        _cost,
+        (MIX_FEW, COLLAPSE_FEW),
+        outputs=("out", "new_post", "new_comb", "normed", "codes", "scales"),
         updates=("x",),
         tolerance=_TOLERANCE,
     ),

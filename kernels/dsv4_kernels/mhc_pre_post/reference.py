@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dsv4_kernels.norm_quant.reference import rms_norm_reference
+from dsv4_kernels.norm_quant.reference import quant_reference, rms_norm_reference
 
 
 def sinkhorn_reference(logits: torch.Tensor, iters: int, eps: float) -> torch.Tensor:
@@ -42,11 +42,14 @@ def mhc_pre_reference(
     comb: torch.Tensor,
     norm: torch.Tensor | None = None,
     normed: torch.Tensor | None = None,
+    codes: torch.Tensor | None = None,
+    scales: torch.Tensor | None = None,
 ) -> None:
     """Collapse the streams ``x [T, n, D]`` to one sublayer input ``out [T, D]``; keep the mixes for ``mhc_post``.
 
     ``fn``: float32 ``[n * (2 + n), n * D]``, ``base``: ``[n * (2 + n)]``, ``scale``: ``[3]``; ``post [T, n]`` and
-    ``comb [T, n, n]`` are float32 outputs. With ``norm [D]``, ``normed [T, D]`` is the RMSNorm of ``out``.
+    ``comb [T, n, n]`` are float32 outputs. With ``norm [D]``, ``normed [T, D]`` is the RMSNorm of ``out``,
+    and with ``codes [T, D]`` and ``scales [T, D / 128]`` also that in fp8 (:func:`quant_reference`).
     """
     n = x.shape[1]
     m = _mix(x, fn, rms_eps)
@@ -57,6 +60,8 @@ def mhc_pre_reference(
     out.copy_((pre.unsqueeze(-1) * x.float()).sum(1))
     if normed is not None:
         rms_norm_reference(out, norm, rms_eps, normed)
+        if codes is not None and scales is not None:
+            quant_reference(normed, codes, scales)
 
 
 def mhc_post_reference(y: torch.Tensor, post: torch.Tensor, comb: torch.Tensor, x: torch.Tensor) -> None:
@@ -100,6 +105,8 @@ def mhc_post_pre_reference(
     new_comb: torch.Tensor,
     norm: torch.Tensor | None = None,
     normed: torch.Tensor | None = None,
+    codes: torch.Tensor | None = None,
+    scales: torch.Tensor | None = None,
 ) -> None:
     """:func:`mhc_post_reference` of one sublayer, then :func:`mhc_pre_reference` of the next.
 
@@ -108,5 +115,5 @@ def mhc_post_pre_reference(
     mhc_post_reference(y, post, comb, x)
     mhc_pre_reference(
         x, fn, base, scale, rms_eps=rms_eps, hc_eps=hc_eps, iters=iters, out=out, post=new_post, comb=new_comb,
-        norm=norm, normed=normed,
+        norm=norm, normed=normed, codes=codes, scales=scales,
     )  # fmt: skip

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import triton
 
-from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
+from dsv4_kernels.checks import require, require_dtype, require_shape
 from dsv4_kernels.invariant import counted
 from dsv4_kernels.launch import launch, overlaps
 from dsv4_kernels.mhc_pre_post._few import _collapse_few_kernel, _mix_few_kernel
 from dsv4_kernels.mhc_pre_post._kernel import _collapse_kernel, _mix_kernel
-from dsv4_kernels.mhc_pre_post._launch import COLLAPSE, COLLAPSE_FEW, FEW_TOKENS, MIX, MIX_FEW, SPREAD
+from dsv4_kernels.mhc_pre_post._launch import COLLAPSE, COLLAPSE_FEW, FEW_TOKENS, MIX, MIX_FEW, QUANT_WIDTH, SPREAD
+from dsv4_kernels.mhc_pre_post.after import NOTHING, After, check_out, norm_after, quant_after, stride
 from dsv4_kernels.mhc_pre_post.many import is_many, many
-from dsv4_kernels.norm_quant.triton_op import rms_norm
 from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace
 
@@ -34,16 +36,19 @@ def mhc_pre(
     comb: torch.Tensor,
     norm: torch.Tensor | None = None,
     normed: torch.Tensor | None = None,
+    codes: torch.Tensor | None = None,
+    scales: torch.Tensor | None = None,
 ) -> None:
     """See :func:`dsv4_kernels.mhc_pre_post.mhc_pre_reference`; four streams."""
     _check_mixes(x, fn, PRE_MIXES)
-    _check_out(x, out, norm, normed)
+    after = After(norm, normed, codes, scales)
+    check_out(x, out, after)
     if is_many(x):
         many(x, None, None, None, fn, base, scale, out, post, comb, rms_eps, hc_eps, iters)
-        _norm(out, norm, rms_eps, normed)
+        norm_after(out, rms_eps, after)
         return
     mixed = _mix(x, fn, PRE_MIXES, None, None, None)
-    _collapse(x, base, scale, out, post, comb, mixed, rms_eps, hc_eps, iters, norm, normed)
+    _collapse(x, base, scale, out, post, comb, mixed, rms_eps, hc_eps, iters, after)
 
 
 def mhc_post(y: torch.Tensor, post: torch.Tensor, comb: torch.Tensor, x: torch.Tensor) -> None:
@@ -64,7 +69,7 @@ def mhc_head(
 ) -> None:
     """See :func:`dsv4_kernels.mhc_pre_post.mhc_head_reference`; four streams."""
     _check_mixes(x, fn, STREAMS)
-    _check_out(x, out, None, None)
+    check_out(x, out, NOTHING)
     mixed = _mix(x, fn, STREAMS, None, None, None)
     _collapse(x, base, scale, out, None, None, mixed, rms_eps, hc_eps, 0)
 
@@ -86,17 +91,20 @@ def mhc_post_pre(
     new_comb: torch.Tensor,
     norm: torch.Tensor | None = None,
     normed: torch.Tensor | None = None,
+    codes: torch.Tensor | None = None,
+    scales: torch.Tensor | None = None,
 ) -> None:
     """See :func:`dsv4_kernels.mhc_pre_post.mhc_post_pre_reference`; the new mixes may be the old tensors."""
     _check_post(y, post, comb, x)
     _check_mixes(x, fn, PRE_MIXES)
-    _check_out(x, out, norm, normed)
+    after = After(norm, normed, codes, scales)
+    check_out(x, out, after)
     if is_many(x):
         many(x, y, post, comb, fn, base, scale, out, new_post, new_comb, rms_eps, hc_eps, iters)
-        _norm(out, norm, rms_eps, normed)
+        norm_after(out, rms_eps, after)
         return
     mixed = _mix(x, fn, PRE_MIXES, y, post, comb)
-    _collapse(x, base, scale, out, new_post, new_comb, mixed, rms_eps, hc_eps, iters, norm, normed, early=False)
+    _collapse(x, base, scale, out, new_post, new_comb, mixed, rms_eps, hc_eps, iters, after, early=False)
 
 
 def _check_mixes(x: torch.Tensor, fn: torch.Tensor, mixes: int) -> None:
@@ -115,22 +123,6 @@ def _check_post(y: torch.Tensor, post: torch.Tensor, comb: torch.Tensor, x: torc
     for name, tensor in (("x", x), ("y", y), ("post", post), ("comb", comb)):
         require(tensor.is_contiguous(), f"{name} is not contiguous")
     require(streams == STREAMS, f"x has {streams} streams, expected {STREAMS}")
-
-
-def _check_out(x: torch.Tensor, out: torch.Tensor, norm: torch.Tensor | None, normed: torch.Tensor | None) -> None:
-    tokens, _, d = x.shape
-    require_shape("out", out, tokens, d)
-    require_unit_stride("out", out)
-    require((norm is None) == (normed is None), "norm and normed go together")
-    if norm is not None and normed is not None:
-        require_shape("norm", norm, d)
-        require_shape("normed", normed, tokens, d)
-        require_unit_stride("normed", normed)
-
-
-def _norm(out: torch.Tensor, norm: torch.Tensor | None, eps: float, normed: torch.Tensor | None) -> None:
-    if norm is not None and normed is not None:
-        rms_norm(out, norm, eps, normed)
 
 
 def _mix(
@@ -205,15 +197,14 @@ def _collapse(
     rms_eps: float,
     hc_eps: float,
     iters: int,
-    norm: torch.Tensor | None = None,
-    normed: torch.Tensor | None = None,
+    after: After = NOTHING,
     *,
     early: bool = True,
 ) -> None:
     """``early``: the launch before this one only read the streams."""
     tokens, _, d = x.shape
     if counted("tokens", tokens) <= FEW_TOKENS:
-        _collapse_few(x, base, scale, out, post, comb, mixed, rms_eps, hc_eps, iters, norm, normed, early)
+        _collapse_few(x, base, scale, out, post, comb, mixed, rms_eps, hc_eps, iters, after, early)
         return
     chosen = COLLAPSE.choose(target_of(x.device), tokens=tokens)
     partial, squares = mixed
@@ -229,7 +220,7 @@ def _collapse(
         {"COMB": comb is not None, "ITERS": iters, "SPLITS_PAD": triton.next_power_of_2(partial.shape[0])},
         chosen,
     )  # fmt: skip
-    _norm(out, norm, rms_eps, normed)
+    norm_after(out, rms_eps, after)
 
 
 def _collapse_few(
@@ -243,24 +234,31 @@ def _collapse_few(
     rms_eps: float,
     hc_eps: float,
     iters: int,
-    norm: torch.Tensor | None,
-    normed: torch.Tensor | None,
+    after: After,
     early: bool,
 ) -> None:
     tokens, _, d = x.shape
     partial, squares = mixed
+    if d > QUANT_WIDTH:
+        after, later = replace(after, codes=None, scales=None), after
+    else:
+        later = NOTHING
     launch(
         _collapse_few_kernel,
         (1 + (comb is not None), tokens),
         {
             "x_ptr": x, "partial_ptr": partial, "squares_ptr": squares, "base_ptr": base, "scale_ptr": scale,
-            "out_ptr": out, "post_ptr": post, "comb_ptr": comb, "norm_ptr": norm, "normed_ptr": normed,
+            "out_ptr": out, "post_ptr": post, "comb_ptr": comb, "norm_ptr": after.norm, "normed_ptr": after.normed,
+            "codes_ptr": after.codes, "scales_ptr": after.scales,
             "n_tokens": tokens, "d": d, "splits": partial.shape[0], "out_stride": out.stride(0),
-            "normed_stride": 0 if normed is None else normed.stride(0), "rms_eps": rms_eps, "hc_eps": hc_eps,
+            "normed_stride": stride(after.normed), "codes_stride": stride(after.codes),
+            "scales_stride": stride(after.scales), "rms_eps": rms_eps, "hc_eps": hc_eps,
         },
         {
-            "COMB": comb is not None, "ITERS": iters, "NORM": normed is not None, "EARLY": early, "PDL": overlaps(x),
+            "COMB": comb is not None, "ITERS": iters, "NORM": after.norm is not None, "QUANT": after.codes is not None,
+            "EARLY": early, "PDL": overlaps(x),
             "SPLITS_PAD": triton.next_power_of_2(partial.shape[0]), "BLOCK_D": triton.next_power_of_2(d),
         },
         COLLAPSE_FEW.choose(target_of(x.device), tokens=tokens),
     )  # fmt: skip
+    quant_after(later)

@@ -64,6 +64,8 @@ ROWS: Mapping[str, Rows] = {
     "mhc_post_pre": Rows(_POST, cases=("small-5", "small-20")),
     "mhc_pre_norm": Rows((*_MIXES, "normed")),
     "mhc_post_pre_norm": Rows((*_POST, "normed")),
+    "mhc_pre_norm_quant": Rows((*_MIXES, "normed", "codes", "scales")),
+    "mhc_post_pre_norm_quant": Rows((*_POST, "normed", "codes", "scales")),
     "moe_gemm": Rows(_EXPERTS, cases=("small-40",)),  # wide enough for matrix tiles
     "moe_gemm_quant": Rows(_EXPERTS, cases=("fp4-small-20", "fp8-small-20")),
     "moe_route": Rows(("x", "token_ids", "weights", "experts")),
