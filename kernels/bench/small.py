@@ -1,6 +1,6 @@
 """One to 16 tokens: launch configs of the kernels of a decode step, on the models' full shapes and their TP-8 shards.
 
-    python kernels/bench/small.py --out OUT.jsonl [--ops gemm,moe,mhc,topk,route,hash,pages] [--tokens 1,4]
+    python kernels/bench/small.py --out OUT.jsonl [--ops gemm,codes,moe,mhc,topk,route,hash,pages] [--tokens 1,4]
         [--seconds 140]
 
 A point is an op, a shape and a number of tokens. Its results with the launch tables as they are go through the

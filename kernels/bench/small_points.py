@@ -55,6 +55,8 @@ def points(ops: frozenset[str], tokens: tuple[int, ...]) -> Iterator[Point]:
             for model in models:
                 if "gemm" in ops:
                     yield from _gemms(model, n_tokens)
+                if "codes" in ops:
+                    yield from _products(model, n_tokens)
                 if "moe" in ops:
                     yield _moe(model, n_tokens)
     for n_tokens in tokens:
@@ -68,6 +70,15 @@ def _gemms(model: str, tokens: int) -> Iterator[Point]:
         yield Point(
             "gemm", "block_fp8_gemm_quant", f"{model} {name} {n}x{k}", tokens,
             lambda i, n=n, k=k: gemm._quantising(i, tokens, n, k), {"quant + split product": _quant_and_split},
+        )  # fmt: skip
+
+
+def _products(model: str, tokens: int) -> Iterator[Point]:
+    """Of activations that were made in fp8."""
+    for name, (n, k) in GEMMS[model].items():
+        yield Point(
+            "codes", "block_fp8_gemm", f"{model} {name} {n}x{k}", tokens,
+            lambda i, n=n, k=k: gemm._product(i, tokens, n, k), {}, ("codes", "scales"),
         )  # fmt: skip
 
 
