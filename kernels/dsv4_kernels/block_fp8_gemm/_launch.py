@@ -78,7 +78,7 @@ FEW = LaunchTable(
             row(config(4, 1, PDL, BLOCK_N=16, BLOCK_K=512, KIND=0), tokens=2, k=512, n=8192),
             row(config(4, 1, PDL, BLOCK_N=8, BLOCK_K=1024, KIND=0), tokens=2, k=1024, n=8192),
             row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=1024, KIND=0), tokens=2, k=3072, n=8192),
-            row(config(8, 1, PDL, BLOCK_N=4, BLOCK_K=4096, KIND=0), tokens=2, k=4096, n=2048),
+            row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=4096, KIND=0), tokens=2, k=4096, n=2048),
             row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=2048, KIND=0), tokens=2, k=4096, n=8192),
             row(config(8, 1, PDL, BLOCK_N=2, BLOCK_K=8192, KIND=0), tokens=2, k=7168, n=1024),
             row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=1024, KIND=0), tokens=2, k=7168, n=8192),
