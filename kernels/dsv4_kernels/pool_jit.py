@@ -62,34 +62,21 @@ def store_rows(
         )
     else:
         NOPE: tl.constexpr = D - ROPE
+        TILES: tl.constexpr = BLOCK_D // 64
         base = pool_ptr + row[:, None] * pool_stride
         rope_mask = ok & ((d >= NOPE) & (d < D))[None, :]
         tl.store(
             rope_ptr + row[:, None] * rope_stride + (d - NOPE)[None, :], y.to(rope_ptr.dtype.element_ty), rope_mask
         )
         rounded = tl.where((d < NOPE)[None, :], y.to(rope_ptr.dtype.element_ty).to(tl.float32), 0.0)
-        store_tiles(base, ok, rounded, d, ROWS, NOPE, BLOCK_D, 0)
-
-
-@triton.jit
-def store_tiles(
-    base, ok, rounded, d, ROWS: tl.constexpr, NOPE: tl.constexpr, BLOCK_D: tl.constexpr, PADDED: tl.constexpr
-):
-    """Write ``rounded [ROWS, BLOCK_D]``, zero from ``NOPE`` on, as e4m3 values and their scales to rows at ``base``.
-
-    The bytes behind the scales become zeros up to ``PADDED``: sectors that are written in part have to be read first.
-    """
-    TILES: tl.constexpr = BLOCK_D // 64
-    HELD: tl.constexpr = (NOPE + 63) // 64
-    tiles = tl.reshape(rounded, (ROWS, TILES, 64))
-    exponent = e8m0_of_amax(tl.max(tl.abs(tiles), 2))
-    codes = tl.reshape(to_e4m3(tiles * power_of_e8m0(254 - exponent)[:, :, None]), (ROWS, BLOCK_D))
-    written = (d < NOPE) | ((d >= NOPE + 2 * HELD) & (d < PADDED))
-    tl.store(base + d[None, :], codes.to(tl.uint8, bitcast=True), ok & written[None, :])
-    tile = tl.arange(0, TILES)
-    present = ok & (tile < HELD)[None, :]
-    tl.store(base + NOPE + 2 * tile[None, :], exponent.to(tl.uint8), present)
-    tl.store(base + NOPE + 2 * tile[None, :] + 1, exponent.to(tl.uint8), present)
+        tiles = tl.reshape(rounded, (ROWS, TILES, 64))
+        exponent = e8m0_of_amax(tl.max(tl.abs(tiles), 2))
+        codes = tl.reshape(to_e4m3(tiles * power_of_e8m0(254 - exponent)[:, :, None]), (ROWS, BLOCK_D))
+        tl.store(base + d[None, :], codes.to(tl.uint8, bitcast=True), ok & (d < NOPE)[None, :])
+        tile = tl.arange(0, TILES)
+        present = ok & (tile * 64 < NOPE)[None, :]
+        tl.store(base + NOPE + 2 * tile[None, :], exponent.to(tl.uint8), present)
+        tl.store(base + NOPE + 2 * tile[None, :] + 1, exponent.to(tl.uint8), present)
 
 
 @triton.jit

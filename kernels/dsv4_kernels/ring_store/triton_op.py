@@ -9,7 +9,7 @@ from dsv4_kernels.checks import require_dtype, require_shape, require_unit_strid
 from dsv4_kernels.launch import launch, overlaps
 from dsv4_kernels.ring_store._kernel import _ring_store_kernel
 from dsv4_kernels.ring_store._launch import RING_STORE
-from dsv4_kernels.rows import Rows, nope_row_bytes
+from dsv4_kernels.rows import Rows
 from dsv4_kernels.target import target_of
 from dsv4_kernels.targets_of_rows import two_pools
 
@@ -32,7 +32,6 @@ def ring_store_pools(
         require_unit_stride(name, tensor)
     if n == 0:
         return
-    rope = 0 if rope_pool is None else rope_pool.shape[1]
     chosen = RING_STORE.choose(target_of(kv.device), rows=n)
     launch(
         _ring_store_kernel,
@@ -43,8 +42,8 @@ def ring_store_pools(
             "rope_stride": 0 if rope_pool is None else rope_pool.stride(0),
         },
         {
-            "D": d, "BLOCK_D": triton.next_power_of_2(d), "ROPE": rope, "BLOCK_ROPE": triton.next_power_of_2(rope),
-            "PADDED": 0 if rope_pool is None else nope_row_bytes(d - rope), "PDL": overlaps(kv),
+            "D": d, "BLOCK_D": triton.next_power_of_2(d), "ROPE": 0 if rope_pool is None else rope_pool.shape[1],
+            "PDL": overlaps(kv),
         },
         chosen,
     )  # fmt: skip
