@@ -1,4 +1,4 @@
-"""The index scores by runs of entries, which no default may choose on a CPU, under Triton's interpreter."""
+"""The index scores by runs of entries, which small sizes do not get by default, under Triton's interpreter."""
 
 from __future__ import annotations
 

@@ -23,10 +23,20 @@ INDEX_SCORE_LONG = LaunchTable(
     "index_score.long",
     {
         "sm_90": (
-            row(config(4, 1, PDL, BLOCK_E=64, STAGES=8), kind=1),
-            row(config(4, 1, PDL, BLOCK_E=64, STAGES=6)),
+            row(config(4, 1, PDL, BLOCK_E=64, STAGES=6), run=512),
+            row(config(4, 1, PDL, BLOCK_E=128, STAGES=6)),
         )
     },
-    tuple(config(w, 1, PDL, BLOCK_E=e, STAGES=s) for w, e, s in ((8, 128, 6), (8, 128, 8), (4, 64, 11))),
+    tuple(config(w, 1, PDL, BLOCK_E=e, STAGES=s) for w, e, s in ((4, 64, 8), (8, 128, 6), (8, 128, 8), (4, 64, 11))),
 )
-"""Where each token's keys are read for itself and are many; ``kind`` 0: bf16 keys, 1: fp8, 2: fp4."""
+"""Where each token's keys are many and read for itself, in runs of ``run`` entries: bf16 and fp8 keys."""
+
+INDEX_SCORE_LONG_FP4 = LaunchTable(
+    "index_score.long_fp4",
+    {"sm_90": (row(config(4, 1, PDL, BLOCK_E=64, STAGES=6)),)},
+    tuple(config(w, 1, PDL, BLOCK_E=e, STAGES=s) for w, e, s in ((4, 64, 8), (8, 128, 6), (4, 64, 11))),
+)
+"""As above: fp4 keys, whose tiles of 128 spill registers."""
+
+LONG_TOKENS, LONG_PRODUCTS = 256, 1 << 17
+"""It serves up to so many tokens (more of one request share keys), from so many scores on."""

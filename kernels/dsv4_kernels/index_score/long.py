@@ -5,15 +5,16 @@ from __future__ import annotations
 import torch
 import triton
 
-from dsv4_kernels.index_score._launch import INDEX_SCORE_LONG
+from dsv4_kernels.index_score._launch import INDEX_SCORE_LONG, INDEX_SCORE_LONG_FP4, LONG_PRODUCTS, LONG_TOKENS
 from dsv4_kernels.index_score._long import _index_score_long_kernel
+from dsv4_kernels.invariant import active
 from dsv4_kernels.launch import launch, overlaps
 from dsv4_kernels.target import target_of
 
 FP4 = 2
 DIM_FP4 = 128
-RUNS = 512
-"""Programs, about, that entries of all tokens are shared by: four for each SM."""
+RUNS = 700
+"""Programs, at most, that entries of all tokens are shared by: some four for each SM."""
 SHORTEST, LONGEST = 256, 4096
 
 
@@ -23,6 +24,12 @@ def takes(q: torch.Tensor, keys: torch.Tensor, kind: int) -> bool:
     exact = q.dtype is torch.bfloat16 and (kind or keys.dtype is q.dtype) and tokens > 0
     fits = dim == DIM_FP4 if kind == FP4 else dim >= 32
     return bool(exact and fits and INDEX_SCORE_LONG.serves(target_of(q.device)))
+
+
+def pays(q: torch.Tensor, entries: int) -> bool:
+    """Whether it is the faster one for rows of ``entries`` scores; where batches must not differ, one serves all."""
+    tokens = q.shape[0]
+    return tokens <= LONG_TOKENS and tokens * entries >= LONG_PRODUCTS and not active()
 
 
 def score_long(
@@ -39,8 +46,8 @@ def score_long(
 ) -> None:
     """Scores of paged keys, of each token for itself."""
     tokens, heads, dim = q.shape
-    chosen = INDEX_SCORE_LONG.choose(target_of(q.device), tokens=tokens, kind=kind)
     run = min(max(triton.next_power_of_2(out.shape[1] * tokens // RUNS), SHORTEST), LONGEST)
+    chosen = (INDEX_SCORE_LONG_FP4 if kind == FP4 else INDEX_SCORE_LONG).choose(target_of(q.device), run=run)
     launch(
         _index_score_long_kernel,
         (triton.cdiv(out.shape[1], run), tokens),

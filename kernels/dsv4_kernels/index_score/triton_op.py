@@ -8,7 +8,7 @@ import triton
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
 from dsv4_kernels.index_score._kernel import _index_score_kernel
 from dsv4_kernels.index_score._launch import INDEX_SCORE
-from dsv4_kernels.index_score.long import score_long, takes
+from dsv4_kernels.index_score.long import pays, score_long, takes
 from dsv4_kernels.launch import launch, overlaps
 from dsv4_kernels.paged_rows import IndexFp4Pages, IndexFp8Pages
 from dsv4_kernels.rows import Rows
@@ -65,6 +65,9 @@ def index_score_pages(
 ) -> None:
     """As :func:`index_score_paged` on the tensor behind the keys: rows (``bf16``), or pages of bytes."""
     stride = _checked(q, weights, keys, page_table, request, visible, kind, entries_per_page, out)
+    if pays(q, out.shape[1]) and takes(q, keys, KINDS[kind]):
+        score_long(q, weights, keys, KINDS[kind], entries_per_page, stride, page_table, request, visible, out)
+        return
     _run(q, weights, keys, KINDS[kind], entries_per_page, stride, page_table, request, visible, out)
 
 
