@@ -116,11 +116,9 @@ def test_recorded_results_were_gated_and_name_their_machine(repo_root: Path) -> 
         (16, 1, 1152, "hopper_fp8_kernel"),
         (16, 8, 640, "hopper_fp8_kernel"),
         (64, 1, 192, "hopper_fp8_kernel"),
-        (64, 32, 192, "hopper_fp8_two_kernel"),
-        (16, 128, 640, "hopper_fp8_two_kernel"),
     ],
 )
-def test_fp8_lists_go_to_the_portable_kernel_where_few_heads_have_short_ones_and_to_two_producers_where_long(
+def test_fp8_lists_go_to_the_portable_kernel_only_where_few_heads_have_short_ones(
     heads: int, tokens: int, length: int, kernel: str
 ) -> None:
     pytest.importorskip("triton", reason="triton is not installed")

@@ -100,13 +100,4 @@ Where batches must not differ, all have the splits of ``dsv4_kernels.invariant``
 
 HOPPER = LaunchTable("sparse_decode.hopper", {"sm_90": (row(config(4, 1, PDL, STAGES=2)),)})
 
-HOPPER_FP8 = LaunchTable(
-    "sparse_decode.hopper_fp8",
-    {
-        "sm_90": (
-            row(config(4, 1, PDL, STAGES=2, PRODUCERS=1), keys=5120),
-            row(config(4, 1, PDL, STAGES=2, PRODUCERS=2)),
-        )
-    },
-)
-"""Of the Hopper sibling on an fp8 pool, by the keys of all lists."""
+HOPPER_FP8 = LaunchTable("sparse_decode.hopper_fp8", {"sm_90": (row(config(4, 1, PDL, STAGES=2)),)})

@@ -158,8 +158,7 @@ SPECS = (
         outputs=("out",),
         variants={
             "portable": ("dsv4_kernels.sparse_decode.triton_op:sparse_decode_fp8_portable", "sm_90"),
-            "one-producer": ("dsv4_kernels.sparse_decode.hopper_op:sparse_decode_fp8_one_producer", "sm_90"),
-            "two-producers": ("dsv4_kernels.sparse_decode.hopper_op:sparse_decode_fp8_two_producers", "sm_90"),
+            "hopper": ("dsv4_kernels.sparse_decode.hopper_op:sparse_decode_fp8_hopper_where_it_can", "sm_90"),
         },
     ),
 )

@@ -8,10 +8,9 @@ import torch
 import triton
 
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
-from dsv4_kernels.launch import PDL, config, launch, pinned
+from dsv4_kernels.launch import launch
 from dsv4_kernels.sparse_decode._hopper import hopper_attention_kernel
 from dsv4_kernels.sparse_decode._hopper_fp8 import hopper_fp8_kernel
-from dsv4_kernels.sparse_decode._hopper_fp8_two import hopper_fp8_two_kernel
 from dsv4_kernels.sparse_decode._launch import HOPPER, HOPPER_FP8
 from dsv4_kernels.sparse_decode.triton_op import (
     check_lists,
@@ -85,9 +84,8 @@ def sparse_decode_fp8_hopper(
         splits = splits_of("hopper", target, tokens, triton.cdiv(heads, HEADS), indices.shape[0], KEYS, heads)
     acc, stats = partial_results(q, splits)
     items = tokens * splits * triton.cdiv(heads, HEADS)
-    chosen = HOPPER_FP8.choose(target, keys=indices.shape[0])
     launch(
-        hopper_fp8_two_kernel if chosen["PRODUCERS"] == 2 else hopper_fp8_kernel,
+        hopper_fp8_kernel,
         (min(items, target.units),),
         {
             "q_ptr": q, "pool_ptr": pool, "rope_ptr": rope_pool, "indices": indices, "indptr": indptr,
@@ -96,26 +94,16 @@ def sparse_decode_fp8_hopper(
             "rope_stride": rope_pool.stride(0), "out_stride_t": out.stride(0), "out_stride_h": out.stride(1),
         },
         {"H": heads, "PARTS": splits > 1, "PDL": True},
-        chosen,
+        HOPPER_FP8.choose(target),
     )  # fmt: skip
     if splits > 1:
         reduce(acc, stats, sink, out, splits)
 
 
-def sparse_decode_fp8_one_producer(q: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-    """As ``sparse_decode_fp8``, by the kernel with one producer wherever q has 512 dims."""
-    _by_producers(1, q, *args, **kwargs)
-
-
-def sparse_decode_fp8_two_producers(q: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-    """As ``sparse_decode_fp8``, by the kernel with two producers wherever q has 512 dims."""
-    _by_producers(2, q, *args, **kwargs)
-
-
-def _by_producers(producers: int, q: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-    with pinned({HOPPER_FP8.name: config(4, 1, PDL, STAGES=2, PRODUCERS=producers)}):
-        call = sparse_decode_fp8_hopper if q.shape[2] == DIM else sparse_decode_fp8_portable
-        call(q, *args, **kwargs)
+def sparse_decode_fp8_hopper_where_it_can(q: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    """As ``sparse_decode_fp8``, by the Hopper kernel wherever q has 512 dims, whatever the lists."""
+    call = sparse_decode_fp8_hopper if q.shape[2] == DIM else sparse_decode_fp8_portable
+    call(q, *args, **kwargs)
 
 
 def launch_hopper(
