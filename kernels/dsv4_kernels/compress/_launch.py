@@ -13,6 +13,7 @@ COMPRESS = LaunchTable(
         ),
         "amd": (row(config(4, BLOCK_W=8, CHANNELS=0), window=8), row(config(4, BLOCK_W=32, CHANNELS=64))),
     },
+    tuple(config(w, 1, PDL, BLOCK_W=b, CHANNELS=c) for w, b, c in ((4, 128, 32), (4, 128, 64), (2, 64, 32))),
 )
 
 FINISH = LaunchTable("compress.finish", {"nvidia": (row(config(4, 1, PDL)),), "amd": (row(config(4)),)})
