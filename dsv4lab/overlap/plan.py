@@ -232,10 +232,17 @@ HIGH = OverlapPlan("high", high=("side0",))
 """For unions: the first side stream goes first. With ``side`` it has the chain that selection waits for, with ``moe``
 the shared expert's programs, which otherwise wait until the last of the routed experts' have begun."""
 
-PRESETS: dict[str, OverlapPlan] = {p.name: p for p in (OFF, HIP, CUDA, MOE, SIDE, QUERY, UNFUSED, HIGH)}
+PRESETS: dict[str, OverlapPlan] = {p.name: p for p in (OFF, HIP, CUDA, MOE, SIDE, QUERY, UNFUSED)}
+_PARTS = PRESETS | {HIGH.name: HIGH}
+"""What unions are made of."""
 
 AUTO = OverlapPlan("auto")
 """No plan but a wish: on a GPU, the preset that is measured to be fastest, batch bucket by batch bucket."""
+
+
+def is_part(name: str) -> bool:
+    """Whether unions may have ``name``: a preset, or ``high``."""
+    return name in _PARTS
 
 
 def is_auto(plan: OverlapPlan) -> bool:
@@ -263,11 +270,16 @@ def resolve_plan(setting: str | Mapping[str, Any] | OverlapPlan) -> OverlapPlan:
     if setting == AUTO.name:
         return AUTO
     parts = setting.split("+")
-    unknown = [p for p in parts if p not in PRESETS]
+    unknown = [p for p in parts if not is_part(p)]
     if unknown:
-        raise PlanError(f"unknown overlap plan {unknown[0]!r}; presets are {', '.join(PRESETS)}, joined by +, or auto")
+        raise PlanError(
+            f"unknown overlap plan {unknown[0]!r}; presets are {', '.join(PRESETS)}, joined by + (with {HIGH.name}, "
+            "streams go first), or auto"
+        )
+    if setting == HIGH.name:
+        raise PlanError(f"plan {HIGH.name} moves nothing: it goes with others, as side+{HIGH.name}")
     if len(parts) == 1:
         return PRESETS[setting]
-    plans = [PRESETS[p] for p in parts]
+    plans = [_PARTS[p] for p in parts]
     rules, split = (r for p in plans for r in p.rules), (s for p in plans for s in p.split)
     return OverlapPlan(setting, tuple(rules), tuple(split), tuple(dict.fromkeys(s for p in plans for s in p.high)))

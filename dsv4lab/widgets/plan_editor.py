@@ -110,7 +110,8 @@ class PlanEditor(anywidget.AnyWidget):
         """``plan`` by the name of the preset that does the same, or by a name that no other edit has."""
         placed = self._words.placed(plan)
         for preset in PRESETS.values():
-            if self._words.placed(preset) == placed and preset.side_streams == plan.side_streams:
+            alike = (preset.side_streams, preset.high) == (plan.side_streams, plan.high)
+            if alike and self._words.placed(preset) == placed:
                 return preset
         self._edits += 1
         return replace(plan, name=f"{_NUMBER.sub('', self._plan.name)}.{self._edits}")

@@ -54,6 +54,8 @@ def test_what_goes_first_is_kept_in_unions_and_folds() -> None:
     assert (joined.fold(1).high, joined.fold(0).high) == (("side0",), ())
     assert OverlapPlan("p", high=("side3", "side1")).fold(2).high == ("side1",)
     assert joined != resolve_plan("side+query+moe"), "graphs of the two are two"
+    with pytest.raises(PlanError, match="plan high moves nothing: it goes with others, as side\\+high"):
+        resolve_plan("high")
 
 
 @pytest.mark.parametrize(

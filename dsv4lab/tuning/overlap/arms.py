@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dsv4lab.errors import UsageError
-from dsv4lab.overlap.plan import OFF, PRESETS, is_auto, resolve_plan
+from dsv4lab.overlap.plan import OFF, is_auto, is_part, resolve_plan
 
 SERIAL = (OFF.name, "unfused")
 """The controls: ``off``, where the compressors' and the indexer's products on the same input are one, and ``unfused``,
@@ -19,7 +19,7 @@ PLANS = (
 
 def known(plan: str) -> bool:
     """Whether every preset of ``plan`` is one of this version's."""
-    return all(part in PRESETS for part in plan.split("+"))
+    return all(is_part(part) for part in plan.split("+"))
 
 
 def plans_of(asked: Sequence[str]) -> tuple[str, ...]:
