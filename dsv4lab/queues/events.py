@@ -70,7 +70,10 @@ class Simulation:
         self.tax = machine.poll_tax_us * 1e3
         self.pipes = max(1, int(machine["pipes"])) if machine["poll_scope_pipe"] else 1
         self.blocked, self.waiting = [0] * self.pipes, 0
-        sharing = Sharing(machine["corun_loss"], machine["latency_load"], max(1, int(machine["cus"])))
+        sharing = Sharing(
+            machine["corun_loss"], machine["latency_load"], max(1, int(machine["cus"])), machine["corun_slow"],
+            machine["kernel_floor_us"],
+        )  # fmt: skip
         self.running = Running(self.costs, sharing, cores=machine.runtime.run_to_block)
         self.spacing, self.last_start = machine["dispatch_us"] * 1e3, -NEVER
         queues = len(packets.rings)

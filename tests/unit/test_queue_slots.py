@@ -15,7 +15,15 @@ from dsv4lab.queues.simulate import Simulated, simulate
 from dsv4lab.queues.slots import at_once, carveout, last_wave, room, waves
 from dsv4lab.queues.workload import Cost, Workload
 
-CALM = {"corun_loss": 0.0, "latency_load": 0.0, "dispatch_us": 0.0, "gap_us": 0.0, "graph_us": 0.0}
+CALM = {
+    "corun_slow": 0.0,
+    "kernel_floor_us": 0.0,
+    "corun_loss": 0.0,
+    "latency_load": 0.0,
+    "dispatch_us": 0.0,
+    "gap_us": 0.0,
+    "graph_us": 0.0,
+}
 CALM |= {"signal_device_us": 0.0, "graph_submit_us": 0.0}
 
 
@@ -45,13 +53,33 @@ def test_a_kernel_with_workgroups_to_hand_out_keeps_later_ones_waiting() -> None
 
 
 def test_rates_are_room_times_what_memory_leaves() -> None:
-    first, second = kernel(5, 66, 1.0, 0.6), kernel(5, 132, 1.0, 0.8)
     sharing = Sharing(0.0, 0.0, 132)
-    assert corun_rates([first, second], sharing) == pytest.approx((1.0, 0.5))
+    assert corun_rates([kernel(5, 66, 1.0), kernel(5, 132, 1.0)], sharing) == (1.0, 0.5)
+    first, second = kernel(5, 66, 1.0, 0.6), kernel(5, 132, 1.0, 0.8)
+    assert corun_rates([first, second], sharing) == pytest.approx(
+        (0.5 / 0.6, 0.5 / 0.8)
+    )  # half of the memory rate each
     both = corun_rates([kernel(5, 66, 0.5, 0.8), kernel(5, 66, 0.5, 0.8)], sharing)
     assert both == pytest.approx((0.625, 0.625))
     late = corun_rates([kernel(5, 1, 0.1), kernel(5, 66, 0.5, 0.8)], Sharing(0.0, 0.5, 132))
     assert late == pytest.approx((1 / 1.4, 1.0))
+
+
+def test_with_fewer_workgroups_a_kernel_that_memory_keeps_loses_less() -> None:
+    blocker = kernel(5, 66, 1.0)
+    for drawn, floor_us, rate in ((0.0, 0.0, 0.5), (0.8, 0.0, 0.5 / 0.6), (0.6, 1.0, 0.5 / 0.6), (1.0, 0.0, 1.0)):
+        found = corun_rates([blocker, kernel(4, 132, 1.0, drawn)], Sharing(0.0, 0.0, 132, floor_us=floor_us))
+        assert found == pytest.approx((1.0, rate))
+
+
+def test_a_kernel_takes_longer_by_the_share_that_others_have_of_its_cus() -> None:
+    sharing = Sharing(0.0, 0.0, 100, slow=0.4)
+    kernels = (kernel(5, 100, 0.6), kernel(5, 50, 0.3), kernel(5, 1, 0.2), kernel(5, 350, 0.3))
+    whole, half, one, waved = (replace(cost, occupancy=min(1.0, cost.blocks / 100)) for cost in kernels)
+    assert corun_rates([whole, one], sharing) == pytest.approx((1 / 1.1, 1 / 1.3))  # 0.2 and 0.6 of 0.8
+    assert corun_rates([half, one], sharing) == (1.0, 1.0)  # it finds an empty CU
+    # its last 50: a kernel of several waves evens out
+    assert corun_rates([waved, whole], sharing)[0] == pytest.approx(1 / (1 + 0.4 * 0.6 / 0.9))
 
 
 def two(main: Cost, side: Cost, wait_us: float, high: tuple[str, ...] = ()) -> Simulated:
