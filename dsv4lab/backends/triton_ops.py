@@ -12,7 +12,7 @@ import torch
 from dsv4_kernels import invariant
 from dsv4_kernels.formats import FP8_GROUP
 from dsv4_kernels.hadamard import hadamard
-from dsv4_kernels.mhc_pre_post import QUANT_WIDTH
+from dsv4_kernels.mhc_pre_post._launch import QUANT_WIDTH
 from dsv4_kernels.weights import Fp8Weight, Weight, quantised
 
 from dsv4lab.backends.base import Ops, QuantRows, Tensor

@@ -1,6 +1,5 @@
 """Hyper-connections: collapse the residual streams, spread a sublayer output over them."""
 
-from dsv4_kernels.mhc_pre_post._launch import QUANT_WIDTH
 from dsv4_kernels.mhc_pre_post.reference import (
     mhc_head_reference,
     mhc_post_pre_reference,
@@ -10,7 +9,6 @@ from dsv4_kernels.mhc_pre_post.reference import (
 )
 
 __all__ = [
-    "QUANT_WIDTH",
     "mhc_head_reference",
     "mhc_post_pre_reference",
     "mhc_post_reference",
