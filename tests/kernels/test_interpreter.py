@@ -85,6 +85,7 @@ interpreter.repair()
 sys.path.insert(0, sys.argv[2])
 sys.modules["dsv4_kernels.index_topk._shared"] = importlib.import_module("plain_shared")
 row = without_layouts("dsv4_kernels.index_topk._nvidia", Path(sys.argv[1]))._index_topk_row_kernel
+without_layouts("dsv4_kernels.index_topk._counting", Path(sys.argv[1]))
 tail = without_layouts("dsv4_kernels.index_topk._tail", Path(sys.argv[1]))._index_topk_tail_kernel
 rows = without_layouts("dsv4_kernels.index_topk._tail_shared", Path(sys.argv[1]))._index_topk_tail_kernel
 
