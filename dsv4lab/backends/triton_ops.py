@@ -48,8 +48,8 @@ KERNELS = {
     "rope_table": "inverse_rope.triton_op:rope_table",
     "block_fp8_gemm": "block_fp8_gemm.triton_op:block_fp8_gemm",
     "block_fp8_gemm_quant": "block_fp8_gemm.triton_op:block_fp8_gemm_quant",
+    "block_fp8_gemm_swiglu": "block_fp8_gemm.triton_op:block_fp8_gemm_swiglu",
     "swiglu": "swiglu.triton_op:swiglu_rows",
-    "swiglu_quant": "swiglu.triton_op:swiglu_quant",
     "add": "add.triton_op:add",
 }
 """Op to the wrapper that implements it, below ``dsv4_kernels``."""
@@ -204,12 +204,7 @@ class TritonOps:
         h = out.new_empty(tokens, w13.shape[0])
         self.linear(x, w13, h)
         if isinstance(w2, Fp8Weight):
-            rows = QuantRows(
-                torch.empty(tokens, inter, dtype=torch.float8_e4m3fn, device=out.device),
-                torch.empty(tokens, inter // FP8_GROUP, dtype=torch.uint8, device=out.device),
-            )
-            kernel("swiglu_quant")(h, limit, rows.codes, rows.scales)
-            self.linear(rows, w2, out)
+            kernel("block_fp8_gemm_swiglu")(h, limit, w2.codes, w2.scales, out)
             return
         a = out.new_empty(tokens, inter)
         kernel("swiglu")(h, limit, a)

@@ -42,7 +42,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     "compressor.side_gemm": _LINEAR, "indexer.weights_gemm": _LINEAR, "indexer.weights": _LINEAR,
     "indexer.q_b": _LINEAR, "indexer.q_rope": ("t",),
     "indexer.topk": ("I", "T"), "indexer.csa_tail": ("S",),
-    "moe.route": ("h",), "moe.shared": ("z?", "g", "r?", "s", "z?", "g", "r?"), "moe.experts": ("x*u", "d", "w?"),
+    "moe.route": ("h",), "moe.shared": ("z?", "g", "r?", "s?", "z?", "g", "r?"), "moe.experts": ("x*u", "d", "w?"),
     "moe.combine": ("(?:x+|e)",),
 }  # fmt: skip
 """By op, its kernels in order. Between and behind them others may stand."""

@@ -72,20 +72,34 @@ def test_products_are_our_own_where_batches_must_not_differ() -> None:
     assert [each.kernel.__name__ for each in launches] == ["_bf16_gemm_kernel"]
 
 
-@pytest.mark.parametrize("tokens", [1, 8, 200])
-def test_a_shared_expert_in_fp8_is_quantised_where_it_is_made(tokens: int) -> None:
+def _names_of_shared_expert(tokens: int, inter: int) -> list[tuple[str, dict[str, object]]]:
     def weight(n: int, k: int) -> Fp8Weight:
         codes = torch.empty(n, k, dtype=torch.float8_e4m3fn, device="meta")
         return Fp8Weight(codes, torch.empty(n // 128, k // 128, dtype=torch.uint8, device="meta"))
 
     x = torch.empty(tokens, 7168, dtype=torch.bfloat16, device="meta")
     with forced_target("sm_90"), launch.recorded() as launches:
-        TritonOps().mlp(x, weight(768, 7168), weight(7168, 384), 10.0, torch.empty_like(x))
-    names = [each.kernel.__name__ for each in launches]
-    at = names.index("_swiglu_kernel")
-    assert launches[at].constants["QUANT"]
-    assert "_norm_quant_kernel" not in names[at:]
-    assert len(names) == at + 2, "then the product alone"
+        TritonOps().mlp(x, weight(2 * inter, 7168), weight(7168, inter), 10.0, torch.empty_like(x))
+    return [(each.kernel.__name__, dict(each.constants)) for each in launches]
+
+
+@pytest.mark.parametrize(("tokens", "inter"), [(200, 384), (8, 3072)])
+def test_a_shared_expert_in_fp8_is_quantised_where_it_is_made(tokens: int, inter: int) -> None:
+    names = _names_of_shared_expert(tokens, inter)
+    (name, constants), last = names[-2:]
+    assert name == "_swiglu_kernel"
+    assert constants["QUANT"]
+    assert last[0] == "_block_fp8_gemm_kernel", "then the product alone"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "inter", "kernel"),
+    [(1, 384, "_few_vector_kernel"), (8, 384, "_few_dot_kernel"), (2, 3072, "_few_vector_kernel")],
+)
+def test_products_of_few_tokens_make_the_swiglu_of_a_shared_expert(tokens: int, inter: int, kernel: str) -> None:
+    *before, (name, constants) = _names_of_shared_expert(tokens, inter)
+    assert (name, constants["SWIGLU"], constants["QUANT"]) == (kernel, True, True)
+    assert "_swiglu_kernel" not in [each for each, _ in before]
 
 
 def test_backends_that_cannot_promise_batch_invariance_are_refused() -> None:

@@ -1,7 +1,8 @@
 """fp8 products of few tokens: a program reads whole rows of the weight, or a split of them at once.
 
-Both kernels may quantise bf16 activations themselves, to the codes and scales of ``norm_quant.quant``. With ``PDL``
-and what fits one step, the weights are on their way before the kernel that made the activations has ended.
+Both kernels may quantise bf16 activations themselves, to the codes and scales of ``norm_quant.quant``, and make them
+first, by the SwiGLU of a product before (``SWIGLU``). With ``PDL`` and what fits one step, the weights are on their way
+before the kernel that made the activations has ended.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import triton
 import triton.language as tl
 
 from dsv4_kernels.block_fp8_gemm._kernel import _as_fp8
-from dsv4_kernels.jit import arrives_last, e8m0_of_amax, power_of_e8m0, to_e4m3
+from dsv4_kernels.jit import arrives_last, clamped_swiglu, e8m0_of_amax, power_of_e8m0, to_e4m3
 
 
 @triton.jit
@@ -20,10 +21,21 @@ def _exponents(ptr, block, blocks):
 
 
 @triton.jit
+def _wide(at, mask, k, limit, SWIGLU: tl.constexpr):
+    """float32 activations that are to be quantised; ``SWIGLU``: of gates, whose ups are ``k`` columns on, rounded."""
+    x = tl.load(at, mask=mask, other=0.0)
+    wide = x.to(tl.float32)
+    if SWIGLU:
+        up = tl.load(at + k, mask=mask, other=0.0).to(tl.float32)
+        wide = clamped_swiglu(wide, up, limit).to(x.dtype).to(tl.float32)
+    return wide
+
+
+@triton.jit
 def _few_vector_kernel(
     x_ptr, x_scales_ptr, weight_ptr, weight_scales_ptr, out_ptr,
-    n, k, x_stride, x_scales_stride, weight_stride, weight_scales_stride, out_stride,
-    QUANT: tl.constexpr, FNUZ: tl.constexpr, PDL: tl.constexpr, ONE: tl.constexpr,
+    n, k, x_stride, x_scales_stride, weight_stride, weight_scales_stride, out_stride, limit,
+    QUANT: tl.constexpr, SWIGLU: tl.constexpr, FNUZ: tl.constexpr, PDL: tl.constexpr, ONE: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """``out [T, n]``, without matrix units; grid: row tiles, tokens. ``ONE``: a row is one step of ``BLOCK_K``."""
@@ -47,9 +59,8 @@ def _few_vector_kernel(
         if not ONE:
             w = tl.load(w_at + at, mask=inside[:, None, None], other=0)
             sw = _exponents(sw_at, (at // 16 + group) // 8, blocks)
-        x = tl.load(x_at + at, mask=inside[:, None], other=0)
         if QUANT:
-            wide = x.to(tl.float32)
+            wide = _wide(x_at + at, inside[:, None], k, limit, SWIGLU)
             amax = tl.max(tl.reshape(tl.max(tl.abs(wide), axis=1), (GROUPS // 8, 8)), axis=1)
             exponent = e8m0_of_amax(amax)
             spread = tl.reshape(tl.broadcast_to(exponent[:, None], (GROUPS // 8, 8)), (GROUPS,))
@@ -57,7 +68,7 @@ def _few_vector_kernel(
             value = codes.to(tl.float32)
         else:
             spread = _exponents(x_scales_ptr + token * x_scales_stride, (at // 16 + group) // 8, blocks)
-            value = _as_fp8(x, FNUZ).to(tl.float32)
+            value = _as_fp8(tl.load(x_at + at, mask=inside[:, None], other=0), FNUZ).to(tl.float32)
         sums = tl.sum(_as_fp8(w, FNUZ).to(tl.float32) * value[:, None, :], axis=2)
         total += sums * (power_of_e8m0(spread) * power_of_e8m0(sw))[:, None]
     y = tl.sum(total, axis=0)
@@ -69,8 +80,8 @@ def _few_vector_kernel(
 @triton.jit
 def _few_dot_kernel(
     x_ptr, x_scales_ptr, weight_ptr, weight_scales_ptr, out_ptr, partial_ptr, counter_ptr,
-    n_tokens, n, k, x_stride, x_scales_stride, weight_stride, weight_scales_stride, out_stride, splits,
-    QUANT: tl.constexpr, FNUZ: tl.constexpr, PDL: tl.constexpr, SPLIT: tl.constexpr,
+    n_tokens, n, k, x_stride, x_scales_stride, weight_stride, weight_scales_stride, out_stride, limit, splits,
+    QUANT: tl.constexpr, SWIGLU: tl.constexpr, FNUZ: tl.constexpr, PDL: tl.constexpr, SPLIT: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """``out [T, n]`` in tiles of 16 tokens; the blocks of 128 of ``BLOCK_K`` columns are products side by side.
@@ -93,16 +104,15 @@ def _few_dot_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     mask = there[:, None] & inside[None, :]
     x_at = x_ptr + token[None, :, None] * x_stride + block[:, None, None] * 128 + col[None, None, :]
-    x = tl.load(x_at, mask=mask[:, :, None], other=0)
     if QUANT:
-        wide = x.to(tl.float32)
+        wide = _wide(x_at, mask[:, :, None], k, limit, SWIGLU)
         exponent = e8m0_of_amax(tl.max(tl.abs(wide), axis=2))
         codes = to_e4m3(wide * power_of_e8m0(254 - exponent)[:, :, None])
         a = _as_fp8(codes.to(tl.uint8, bitcast=True), FNUZ)
     else:
         at = x_scales_ptr + token[None, :] * x_scales_stride + block[:, None]
         exponent = tl.load(at, mask=mask, other=127).to(tl.int32)
-        a = _as_fp8(x, FNUZ)
+        a = _as_fp8(tl.load(x_at, mask=mask[:, :, None], other=0), FNUZ)
     sums = tl.dot(a, _as_fp8(w, FNUZ))
     y = tl.sum(sums * power_of_e8m0(exponent)[:, :, None] * power_of_e8m0(sw)[:, None, None], axis=0)
     if FNUZ:

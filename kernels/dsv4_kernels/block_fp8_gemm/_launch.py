@@ -102,3 +102,27 @@ FEW = LaunchTable(
 """``KIND`` 0: products in vector registers; 1: matrix units, all blocks of 128 columns side by side; 3: so, in splits
 of ``BLOCK_K`` columns; 2: neither, but the quantisation and ``BLOCK_FP8_GEMM``, which an H200 does faster for many
 rows, and for long ones from 3 tokens on."""
+
+FEW_SWIGLU = LaunchTable(
+    "block_fp8_few_swiglu",
+    {
+        "nvidia": (
+            row(config(2, 1, PDL, BLOCK_N=16, BLOCK_K=256, KIND=0), tokens=2, k=256, n=8192),
+            row(config(4, 1, PDL, BLOCK_N=16, BLOCK_K=512, KIND=0), tokens=2, k=512, n=8192),
+            row(config(4, 1, PDL, BLOCK_N=8, BLOCK_K=2048, KIND=0), tokens=2, k=2048, n=8192),
+            row(config(8, 1, PDL, BLOCK_N=8, BLOCK_K=4096, KIND=0), tokens=2, k=3072, n=8192),
+            row(config(4, 1, _BESIDE, BLOCK_N=32, BLOCK_K=256, KIND=1), k=256, n=8192),
+            row(config(4, 1, _BESIDE, BLOCK_N=32, BLOCK_K=512, KIND=1), k=512, n=8192),
+            row(config(4, 1, PDL, BLOCK_N=0, BLOCK_K=0, KIND=2)),
+        ),
+        "amd": (row(config(4, 1, BLOCK_N=0, BLOCK_K=0, KIND=2)),),
+    },
+    tuple(
+        config(warps, 1, PDL, BLOCK_N=rows, BLOCK_K=columns, KIND=0)
+        for warps, rows, columns in (
+            (4, 4, 2048), (4, 16, 2048), (8, 8, 2048), (8, 16, 2048), (4, 4, 1024), (4, 8, 1024), (4, 8, 512),
+            (4, 8, 256), (2, 8, 256), (8, 4, 4096), (8, 16, 4096),
+        )
+    ),
+)  # fmt: skip
+"""As ``FEW`` for products of what a SwiGLU makes: a program makes it anew, so one row of programs has to be short."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from dsv4_kernels.block_fp8_gemm._launch import BLOCK_FP8_GEMM, FEW
-from dsv4_kernels.block_fp8_gemm.reference import block_fp8_gemm_quant_reference, block_fp8_gemm_reference
+from dsv4_kernels.block_fp8_gemm._launch import BLOCK_FP8_GEMM, FEW, FEW_SWIGLU
+from dsv4_kernels.block_fp8_gemm.reference import (
+    block_fp8_gemm_quant_reference,
+    block_fp8_gemm_reference,
+    block_fp8_gemm_swiglu_reference,
+)
 from dsv4_kernels.formats import quantise_e4m3, quantise_e4m3_blocks
 from dsv4_kernels.registry import Arguments, Case, Cost, KernelSpec, Tolerance
 from dsv4_kernels.testing.inputs import Inputs
@@ -35,9 +39,15 @@ def _quantising(inputs: Inputs, tokens: int, n: int, k: int) -> Arguments:
     return {"x": x, **{name: arguments[name] for name in ("weight", "weight_scales", "out")}}
 
 
+def _swiglu(inputs: Inputs, tokens: int, n: int, k: int, pad: int = 0) -> Arguments:
+    arguments = _product(inputs, tokens, n, k)
+    h = inputs.normal(tokens, 2 * k + pad, scale=8.0)[:, : 2 * k]
+    return {"h": h, "limit": 10.0, **{name: arguments[name] for name in ("weight", "weight_scales", "out")}}
+
+
 def _cost(arguments: Arguments) -> Cost:
-    moved = sum(t.numel() * t.element_size() for t in arguments.values())
-    (tokens, k), n = arguments["codes" if "codes" in arguments else "x"].shape, arguments["weight"].shape[0]
+    moved = sum(t.numel() * t.element_size() for t in arguments.values() if isinstance(t, torch.Tensor))
+    tokens, (n, k) = arguments["out"].shape[0], arguments["weight"].shape
     return Cost(moved, 2 * tokens * n * k)
 
 
@@ -87,6 +97,29 @@ SPECS = (
         ),
         _cost,
         (FEW, BLOCK_FP8_GEMM),
+        outputs=("out",),
+        tolerance=Tolerance(floor=2.0**-10),
+    ),
+    KernelSpec(
+        "block_fp8_gemm_swiglu",
+        block_fp8_gemm_swiglu_reference,
+        "dsv4_kernels.block_fp8_gemm.triton_op:block_fp8_gemm_swiglu",
+        (
+            Case("small-1", lambda i: _swiglu(i, 1, 128, 640)),
+            Case("small-2", lambda i: _swiglu(i, 2, 128, 256)),
+            Case("small-5", lambda i: _swiglu(i, 5, 256, 384, pad=128)),
+            Case("small-20", lambda i: _swiglu(i, 20, 128, 256)),
+            Case("empty", lambda i: _swiglu(i, 0, 128, 256)),
+            Case("w2-1", lambda i: _swiglu(i, 1, 4096, 2048), small=False, compiled=True, bench=True),
+            Case("w2-8", lambda i: _swiglu(i, 8, 4096, 2048), small=False, bench=True),
+            Case("w2-pro-1", lambda i: _swiglu(i, 1, 7168, 3072), small=False, compiled=True),
+            Case("w2-tp8-1", lambda i: _swiglu(i, 1, 4096, 256), small=False, compiled=True),
+            Case("w2-tp8-4", lambda i: _swiglu(i, 4, 4096, 256), small=False, compiled=True, bench=True),
+            Case("w2-pro-tp8-1", lambda i: _swiglu(i, 1, 7168, 384), small=False, bench=True),
+            Case("w2-pro-tp8-8", lambda i: _swiglu(i, 8, 7168, 384), small=False),
+        ),
+        _cost,
+        (FEW_SWIGLU, FEW, BLOCK_FP8_GEMM),
         outputs=("out",),
         tolerance=Tolerance(floor=2.0**-10),
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from dsv4_kernels.formats import dequantise_e4m3, dequantise_e4m3_blocks, quantise_e4m3
+from dsv4_kernels.swiglu.reference import swiglu_reference
 
 
 def block_fp8_gemm_reference(
@@ -29,3 +30,15 @@ def block_fp8_gemm_quant_reference(
 ) -> None:
     """As :func:`block_fp8_gemm_reference` with the codes and scales that ``quant`` makes of ``x [T, K]``."""
     block_fp8_gemm_reference(*quantise_e4m3(x), weight, weight_scales, out)
+
+
+def block_fp8_gemm_swiglu_reference(
+    h: torch.Tensor, limit: float, weight: torch.Tensor, weight_scales: torch.Tensor, out: torch.Tensor
+) -> None:
+    """As :func:`block_fp8_gemm_quant_reference` of the SwiGLU of ``h [T, 2 K]``, rounded to ``h``'s dtype.
+
+    ``h``: gate columns, then up columns. ``limit``: see ``swiglu``.
+    """
+    k = h.shape[1] // 2
+    y = swiglu_reference(h[:, :k], h[:, k:], limit).to(h.dtype)
+    block_fp8_gemm_quant_reference(y, weight, weight_scales, out)

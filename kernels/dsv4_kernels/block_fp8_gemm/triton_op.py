@@ -7,12 +7,13 @@ import triton
 
 from dsv4_kernels.block_fp8_gemm._few import _few_dot_kernel, _few_vector_kernel
 from dsv4_kernels.block_fp8_gemm._kernel import _block_fp8_gemm_kernel
-from dsv4_kernels.block_fp8_gemm._launch import BLOCK_FP8_GEMM, FEW, FEW_TOKENS
+from dsv4_kernels.block_fp8_gemm._launch import BLOCK_FP8_GEMM, FEW, FEW_SWIGLU, FEW_TOKENS
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
 from dsv4_kernels.formats import FP8_GROUP
 from dsv4_kernels.invariant import counted
-from dsv4_kernels.launch import Config, launch, overlaps
+from dsv4_kernels.launch import Config, LaunchTable, launch, overlaps
 from dsv4_kernels.norm_quant.triton_op import quant
+from dsv4_kernels.swiglu.triton_op import swiglu_quant
 from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace, zeroed_workspace
 
@@ -32,7 +33,7 @@ def block_fp8_gemm(
     require_dtype("scales", scales, torch.uint8)
     for name, tensor in (("codes", codes), ("scales", scales)):
         require_unit_stride(name, tensor)
-    chosen = _few_config(codes, weight)
+    chosen = _few_config(FEW, codes, weight)
     if chosen is None:
         _many(codes, scales, weight, weight_scales, out)
     else:
@@ -47,14 +48,39 @@ def block_fp8_gemm_quant(x: torch.Tensor, weight: torch.Tensor, weight_scales: t
     tokens, k = x.shape
     _check(weight, weight_scales, out, tokens, k)
     require_unit_stride("x", x)
-    chosen = _few_config(x, weight)
+    chosen = _few_config(FEW, x, weight)
     if chosen is not None:
         _few(x, None, weight, weight_scales, out, chosen)
         return
-    codes = workspace("block_fp8_gemm.codes", (tokens, k), torch.float8_e4m3fn, x.device)
-    scales = workspace("block_fp8_gemm.scales", (tokens, k // FP8_GROUP), torch.uint8, x.device)
+    codes, scales = _quantised(tokens, k, x.device)
     quant(x, codes, scales)
     _many(codes, scales, weight, weight_scales, out)
+
+
+def block_fp8_gemm_swiglu(
+    h: torch.Tensor, limit: float, weight: torch.Tensor, weight_scales: torch.Tensor, out: torch.Tensor
+) -> None:
+    """See :func:`dsv4_kernels.block_fp8_gemm.block_fp8_gemm_swiglu_reference`; as ``swiglu_quant`` and the product.
+
+    Few tokens are one launch where ``FEW_SWIGLU`` says so.
+    """
+    tokens, k = h.shape[0], h.shape[1] // 2
+    require(h.shape[1] == 2 * k, f"h is {list(h.shape)}, expected [T, 2 K]")
+    _check(weight, weight_scales, out, tokens, k)
+    require_unit_stride("h", h)
+    chosen = _few_config(FEW_SWIGLU, h[:, :k], weight)
+    if chosen is not None:
+        _few(h[:, :k], None, weight, weight_scales, out, chosen, limit)
+        return
+    codes, scales = _quantised(tokens, k, h.device)
+    swiglu_quant(h, limit, codes, scales)
+    block_fp8_gemm(codes, scales, weight, weight_scales, out)
+
+
+def _quantised(tokens: int, k: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Room for codes and scales."""
+    codes = workspace("block_fp8_gemm.codes", (tokens, k), torch.float8_e4m3fn, device)
+    return codes, workspace("block_fp8_gemm.scales", (tokens, k // FP8_GROUP), torch.uint8, device)
 
 
 def _check(weight: torch.Tensor, weight_scales: torch.Tensor, out: torch.Tensor, tokens: int, k: int) -> None:
@@ -69,12 +95,12 @@ def _check(weight: torch.Tensor, weight_scales: torch.Tensor, out: torch.Tensor,
         require_unit_stride(name, tensor)
 
 
-def _few_config(x: torch.Tensor, weight: torch.Tensor) -> Config | None:
+def _few_config(table: LaunchTable, x: torch.Tensor, weight: torch.Tensor) -> Config | None:
     """How a program takes whole rows; None where quantisation and product are better apart."""
     (tokens, k), n = x.shape, weight.shape[0]
     if counted("tokens", tokens) > FEW_TOKENS:
         return None
-    chosen = FEW.choose(target_of(x.device), tokens=tokens, n=n, k=k)
+    chosen = table.choose(target_of(x.device), tokens=tokens, n=n, k=k)
     fits = chosen["KIND"] != DOT or chosen["BLOCK_K"] >= k
     return chosen if fits and chosen["KIND"] != APART else None
 
@@ -86,8 +112,9 @@ def _few(
     weight_scales: torch.Tensor,
     out: torch.Tensor,
     chosen: Config,
+    limit: float | None = None,
 ) -> None:
-    """Codes with ``scales``, or values that the kernel quantises."""
+    """Codes with ``scales``, or values that the kernel quantises; ``limit``: gates, whose ups are ``k`` columns on."""
     (tokens, k), n = x.shape, weight.shape[0]
     target = target_of(x.device)
     dot = chosen["KIND"] in (DOT, SPLIT)
@@ -104,11 +131,11 @@ def _few(
             **({"partial_ptr": partial, "counter_ptr": counters, "n_tokens": tokens} if dot else {}),
             "n": n, "k": k, "x_stride": x.stride(0),
             "x_scales_stride": 0 if scales is None else scales.stride(0), "weight_stride": weight.stride(0),
-            "weight_scales_stride": weight_scales.stride(0), "out_stride": out.stride(0),
+            "weight_scales_stride": weight_scales.stride(0), "out_stride": out.stride(0), "limit": float(limit or 0.0),
             **({"splits": splits} if dot else {}),
         },
         {
-            "QUANT": scales is None, "FNUZ": target.fp8 == "fnuz", "PDL": overlaps(x),
+            "QUANT": scales is None, "SWIGLU": limit is not None, "FNUZ": target.fp8 == "fnuz", "PDL": overlaps(x),
             **({"SPLIT": split} if dot else {"ONE": chosen["BLOCK_K"] >= k}),
         },
         chosen,

@@ -49,6 +49,7 @@ ROWS: Mapping[str, Rows] = {
     "bf16_gemm": Rows(("x", "out")),
     "block_fp8_gemm": Rows(("codes", "scales", "out")),
     "block_fp8_gemm_quant": Rows(("x", "out")),
+    "block_fp8_gemm_swiglu": Rows(("h", "out")),
     "compress": Rows(_WINDOWS, dropped=("state_src", "state_dst")),
     "compress_index_pages": Rows(_WINDOWS, dropped=("state_src", "state_dst")),
     "index_score": Rows(("q", "weights")),
