@@ -163,7 +163,7 @@ class Ops(Protocol):
         """See ``dsv4_kernels.compress``."""
         ...
 
-    def index_score(self, q: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
+    def index_score(self, q: Tensor, weights: Tensor, keys: Tensor, *, scale: float = 1.0) -> Tensor:
         """See ``dsv4_kernels.index_score``."""
         ...
 
@@ -182,6 +182,7 @@ class Ops(Protocol):
         *,
         entries_per_page: int,
         out: Tensor,
+        scale: float = 1.0,
     ) -> None:
         """``index_score_paged`` of ``dsv4_kernels.index_score``, then ``index_topk`` with ``k = out.shape[1]``."""
         ...

@@ -174,6 +174,7 @@ class TritonOps:
         *,
         entries_per_page: int,
         out: Tensor,
+        scale: float = 1.0,
     ) -> None:
         """See :meth:`Ops.index_select`."""
         room = page_table.shape[1] * entries_per_page
@@ -191,6 +192,7 @@ class TritonOps:
                 seen,
                 entries_per_page=entries_per_page,
                 out=scores,
+                scale=scale,
             )
             self.index_topk(scores, seen, out.shape[1], out[part])
 

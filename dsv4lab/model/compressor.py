@@ -20,7 +20,6 @@ Tensor = torch.Tensor
 
 INPUT = "attn.in"
 INDEX = "indexer.compressor"
-RAW_WEIGHTS = "indexer.raw_weights"
 WEIGHTS = "indexer.weights"
 
 
@@ -37,7 +36,7 @@ def list_compressors(b: OpListBuilder, layer: int, w: AttentionWeights) -> None:
         return
     assert w.side is not None
     side, indexer = w.side, w.indexer
-    gates = {main: w.compressor.kv_gate, INDEX: indexer.compressor.kv_gate, RAW_WEIGHTS: indexer.weights_proj}
+    gates = {main: w.compressor.kv_gate, INDEX: indexer.compressor.kv_gate, WEIGHTS: indexer.weights_proj}
     columns = {name: gate.shape[0] for name, gate in gates.items()}
     whole = b.arena.side_by_side(b.shape.tokens, columns, torch.float32)
     outs = {name: b.buffer(name, width, dtype=torch.float32) for name, width in columns.items()}
@@ -49,7 +48,6 @@ def list_compressors(b: OpListBuilder, layer: int, w: AttentionWeights) -> None:
     else:
         for part in parts:
             b.append(part)
-    _list_scale(b, outs[RAW_WEIGHTS])
     _list_index_store(b, layer, indexer.compressor, outs[INDEX])  # first, as selection waits for it
     _list_store(b, layer, w.compressor, main, outs[main])
 
@@ -57,18 +55,6 @@ def list_compressors(b: OpListBuilder, layer: int, w: AttentionWeights) -> None:
 def _gemm(b: OpListBuilder, name: str, weight: Tensor, to: str, out: Tensor) -> Op:
     x = b.buffer(INPUT, b.config.hidden_size)
     return b.op(name, lambda _: b.ops.linear(x, weight, out), (INPUT,), (to,))
-
-
-def _list_scale(b: OpListBuilder, raw: Tensor) -> None:
-    """The index weights, with the scale of scores."""
-    c = b.config
-    weights = b.buffer(WEIGHTS, c.index_n_heads, dtype=torch.float32)
-    scale = (c.index_head_dim * c.index_n_heads) ** -0.5
-
-    def run(_: object) -> None:
-        torch.mul(raw, scale, out=weights)
-
-    b.add(WEIGHTS, run, (RAW_WEIGHTS,), (WEIGHTS,))
 
 
 def _list_store(b: OpListBuilder, layer: int, w: CompressorWeights, buffer: str, ks: Tensor) -> None:

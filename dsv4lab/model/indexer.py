@@ -41,13 +41,15 @@ def list_indexer(b: OpListBuilder, layer: int, w: IndexerWeights, ql: Activation
 
 def _select(b: OpListBuilder, layer: int, q: torch.Tensor, weights: torch.Tensor, topk: torch.Tensor) -> OpFunction:
     keys, per_page = b.pool.index_k[layer], b.pool.geometry.entries_per_page(4)
+    scale = (b.config.index_head_dim * b.config.index_n_heads) ** -0.5
     assert keys is not None
 
     def run(_: object) -> None:
         meta = b.inputs.meta
         b.ops.index_select(
-            q, weights, keys, meta.page_table, meta.request, meta.visible4, entries_per_page=per_page, out=topk
-        )
+            q, weights, keys, meta.page_table, meta.request, meta.visible4, entries_per_page=per_page, out=topk,
+            scale=scale,
+        )  # fmt: skip
 
     return run
 

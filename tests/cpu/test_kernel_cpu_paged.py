@@ -47,12 +47,12 @@ def test_index_select_is_score_then_topk(random: torch.Generator, tokens: int, h
     keys = torch.full(((4 * each + 1) * per_page, dim), NAN)
     keys[per_page:] = torch.randint(-2, 3, (4 * each * per_page, dim), generator=random).float()
     q = torch.randint(-2, 3, (tokens, heads, dim), generator=random).float()
-    weights = torch.randint(-2, 3, (tokens, heads), generator=random).float()
+    weights = torch.randint(-2, 3, (tokens, heads + 3), generator=random).float()[:, :heads]  # columns of wider rows
     request = torch.randint(0, 4, (tokens,), generator=random)
     visible = torch.randint(0, per_page * each + 1, (tokens,), generator=random)
     scores = torch.full((tokens, per_page * each), NAN)
     ours, reference = (torch.full((tokens, k), 99, dtype=torch.int32) for _ in range(2))
-    paged = {"page_table": table, "request": request, "visible": visible, "entries_per_page": per_page}
+    paged = {"page_table": table, "request": request, "visible": visible, "entries_per_page": per_page, "scale": 0.5}
     index_select_cpu(q, weights, keys, out=ours, **paged)
     index_score_paged_reference(q, weights, keys, out=scores, **paged)
     index_topk_reference(scores, visible, k, reference)

@@ -58,6 +58,7 @@ def _load_keys(
 def _score(
     q_ptr,
     weights_ptr,
+    factor,
     q_stride_t,
     q_stride_h,
     w_stride,
@@ -68,19 +69,19 @@ def _score(
     BLOCK_HEADS: tl.constexpr,
     DIM: tl.constexpr,
 ):
-    """Scores ``[keys]`` of one token."""
+    """Scores ``[keys]`` of one token, whose weights are times ``factor``."""
     h = tl.arange(0, BLOCK_HEADS)
     d = tl.arange(0, DIM)
     place = q_ptr + tl.cast(token, tl.int64) * q_stride_t + (h * q_stride_h)[:, None] + d[None, :]
     q = tl.load(place, (h < HEADS)[:, None] & (d >= 0)[None, :], 0.0).to(k.dtype)
-    w = tl.load(weights_ptr + tl.cast(token, tl.int64) * w_stride + h, h < HEADS, 0.0).to(tl.float32)
+    w = tl.load(weights_ptr + tl.cast(token, tl.int64) * w_stride + h, h < HEADS, 0.0).to(tl.float32) * factor
     s = tl.dot(k, tl.trans(q), input_precision="ieee")
     return tl.sum(tl.maximum(s, 0.0) * w[None, :], 1) * scale
 
 
 @triton.jit(do_not_specialize=["n_tokens", "n_entries"])
 def _index_score_kernel(
-    q_ptr, weights_ptr, keys_ptr, page_table_ptr, request_ptr, visible_ptr, out_ptr, n_tokens, n_entries,
+    q_ptr, weights_ptr, keys_ptr, page_table_ptr, request_ptr, visible_ptr, out_ptr, n_tokens, n_entries, factor,
     q_stride_t, q_stride_h, w_stride, page_bytes, page_table_stride, out_stride,
     HEADS: tl.constexpr, BLOCK_HEADS: tl.constexpr, DIM: tl.constexpr, PER_PAGE: tl.constexpr, KIND: tl.constexpr,
     NATIVE: tl.constexpr, PAGED: tl.constexpr, PDL: tl.constexpr, BLOCK_E: tl.constexpr, TOKENS: tl.constexpr,
@@ -112,7 +113,9 @@ def _index_score_kernel(
             keys_ptr, page_bytes, page, e % PER_PAGE, ok, q_ptr.dtype.element_ty, DIM, PER_PAGE, KIND, NATIVE
         )
         for token in range(first, last):
-            s = _score(q_ptr, weights_ptr, q_stride_t, q_stride_h, w_stride, token, k, scale, HEADS, BLOCK_HEADS, DIM)
+            s = _score(
+                q_ptr, weights_ptr, factor, q_stride_t, q_stride_h, w_stride, token, k, scale, HEADS, BLOCK_HEADS, DIM
+            )
             seen = e < limit
             if PAGED:
                 seen = e < tl.load(visible_ptr + token).to(tl.int32)
@@ -125,5 +128,7 @@ def _index_score_kernel(
             k, scale = _load_keys(
                 keys_ptr, page_bytes, page, e % PER_PAGE, ok, q_ptr.dtype.element_ty, DIM, PER_PAGE, KIND, NATIVE
             )
-            s = _score(q_ptr, weights_ptr, q_stride_t, q_stride_h, w_stride, token, k, scale, HEADS, BLOCK_HEADS, DIM)
+            s = _score(
+                q_ptr, weights_ptr, factor, q_stride_t, q_stride_h, w_stride, token, k, scale, HEADS, BLOCK_HEADS, DIM
+            )
             tl.store(out_ptr + tl.cast(token, tl.int64) * out_stride + e, s, ok)

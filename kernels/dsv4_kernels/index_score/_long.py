@@ -69,7 +69,7 @@ def _paired(place, h, GROUP: tl.constexpr, ODD: tl.constexpr, HEADS: tl.constexp
 
 @triton.jit
 def _index_score_long_kernel(
-    q_ptr, weights_ptr, keys_ptr, page_table_ptr, request_ptr, visible_ptr, out_ptr, run,
+    q_ptr, weights_ptr, keys_ptr, page_table_ptr, request_ptr, visible_ptr, out_ptr, run, factor,
     q_stride_t, q_stride_h, w_stride, page_bytes, page_table_stride, out_stride,
     HEADS: tl.constexpr, BLOCK_HEADS: tl.constexpr, DIM: tl.constexpr, PER_PAGE: tl.constexpr, KIND: tl.constexpr,
     PACKED: tl.constexpr, PDL: tl.constexpr, BLOCK_E: tl.constexpr, STAGES: tl.constexpr,
@@ -90,7 +90,7 @@ def _index_score_long_kernel(
     table = page_table_ptr + tl.load(request_ptr + token).to(tl.int64) * page_table_stride
     h = tl.arange(0, BLOCK_HEADS)
     place = q_ptr + token * q_stride_t + (h * q_stride_h)[:, None]
-    w = tl.load(weights_ptr + token * w_stride + h, h < HEADS, 0.0).to(tl.float32)
+    w = tl.load(weights_ptr + token * w_stride + h, h < HEADS, 0.0).to(tl.float32) * factor
     q = _queries(place, h, tl.arange(0, DIM), HEADS)
     if KIND == 0:
         queries = tl.trans(q.to(keys_ptr.dtype.element_ty))

@@ -19,8 +19,9 @@ KEY_BYTES = {"fp8": 132, "fp4": 68}
 def _dense(inputs: Inputs, tokens: int, entries: int, heads: int = 64, dim: int = 128) -> Arguments:
     return {
         "q": inputs.normal(tokens, heads, dim),
-        "weights": inputs.normal(tokens, heads, dtype=torch.float32, scale=0.01),
+        "weights": inputs.normal(tokens, heads, dtype=torch.float32),
         "keys": inputs.normal(entries, dim),
+        "scale": (heads * dim) ** -0.5,
     }
 
 

@@ -42,6 +42,7 @@ def score_long(
     page_table: torch.Tensor,
     request: torch.Tensor,
     visible: torch.Tensor,
+    scale: float,
     out: torch.Tensor,
 ) -> None:
     """Scores of paged keys, of each token for itself."""
@@ -53,8 +54,9 @@ def score_long(
         (triton.cdiv(out.shape[1], run), tokens),
         {
             "q_ptr": q, "weights_ptr": weights, "keys_ptr": keys, "page_table_ptr": page_table,
-            "request_ptr": request, "visible_ptr": visible, "out_ptr": out, "run": run, "q_stride_t": q.stride(0),
-            "q_stride_h": q.stride(1), "w_stride": weights.stride(0), "page_bytes": page_stride,
+            "request_ptr": request, "visible_ptr": visible, "out_ptr": out, "run": run, "factor": float(scale),
+            "q_stride_t": q.stride(0), "q_stride_h": q.stride(1), "w_stride": weights.stride(0),
+            "page_bytes": page_stride,
             "page_table_stride": page_table.stride(0), "out_stride": out.stride(0),
         },
         {

@@ -17,13 +17,13 @@ from dsv4_kernels.target import target_of
 KINDS = {"bf16": 0, "fp8": 1, "fp4": 2}
 
 
-def index_score(q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+def index_score(q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:
     """See :func:`dsv4_kernels.index_score.index_score_reference`."""
     out = torch.empty(q.shape[0], keys.shape[0], dtype=torch.float32, device=q.device)
     require_shape("keys", keys, -1, q.shape[2])
     require(keys.is_contiguous(), "keys are not contiguous")
     _check_queries(q, weights, out)
-    _run(q, weights, keys, 0, 1, q.shape[2], None, None, None, out)
+    _run(q, weights, keys, 0, 1, q.shape[2], None, None, None, scale, out)
     return out
 
 
@@ -37,6 +37,7 @@ def index_score_paged(
     *,
     entries_per_page: int,
     out: torch.Tensor,
+    scale: float = 1.0,
 ) -> None:
     """See :func:`dsv4_kernels.index_score.index_score_paged_reference`; ``keys`` may be fp8 or fp4 pages."""
     kind, pages = "bf16", keys
@@ -47,8 +48,9 @@ def index_score_paged(
     require(isinstance(pages, torch.Tensor), f"keys are {type(keys).__name__}, expected a tensor or index pages")
     assert isinstance(pages, torch.Tensor)
     index_score_pages(
-        q, weights, pages, page_table, request, visible, kind=kind, entries_per_page=entries_per_page, out=out
-    )
+        q, weights, pages, page_table, request, visible, kind=kind, entries_per_page=entries_per_page, out=out,
+        scale=scale,
+    )  # fmt: skip
 
 
 def index_score_pages(
@@ -62,13 +64,14 @@ def index_score_pages(
     kind: str,
     entries_per_page: int,
     out: torch.Tensor,
+    scale: float = 1.0,
 ) -> None:
     """As :func:`index_score_paged` on the tensor behind the keys: rows (``bf16``), or pages of bytes."""
     stride = _checked(q, weights, keys, page_table, request, visible, kind, entries_per_page, out)
     if pays(q, out.shape[1]) and takes(q, keys, KINDS[kind]):
-        score_long(q, weights, keys, KINDS[kind], entries_per_page, stride, page_table, request, visible, out)
+        score_long(q, weights, keys, KINDS[kind], entries_per_page, stride, page_table, request, visible, scale, out)
         return
-    _run(q, weights, keys, KINDS[kind], entries_per_page, stride, page_table, request, visible, out)
+    _run(q, weights, keys, KINDS[kind], entries_per_page, stride, page_table, request, visible, scale, out)
 
 
 def index_score_pages_by_runs(
@@ -82,11 +85,12 @@ def index_score_pages_by_runs(
     kind: str,
     entries_per_page: int,
     out: torch.Tensor,
+    scale: float = 1.0,
 ) -> None:
     """As :func:`index_score_pages`, each token's entries in runs whose next keys are on their way."""
     stride = _checked(q, weights, keys, page_table, request, visible, kind, entries_per_page, out)
     require(takes(q, keys, KINDS[kind]), f"q {q.dtype} {list(q.shape)} with {kind} keys, expected bf16 on sm_90")
-    score_long(q, weights, keys, KINDS[kind], entries_per_page, stride, page_table, request, visible, out)
+    score_long(q, weights, keys, KINDS[kind], entries_per_page, stride, page_table, request, visible, scale, out)
 
 
 def _checked(
@@ -129,6 +133,7 @@ def _run(
     page_table: torch.Tensor | None,
     request: torch.Tensor | None,
     visible: torch.Tensor | None,
+    scale: float,
     out: torch.Tensor,
 ) -> None:
     tokens, heads, dim = q.shape
@@ -140,8 +145,9 @@ def _run(
             "q_ptr": q, "weights_ptr": weights, "keys_ptr": keys,
             "page_table_ptr": keys if page_table is None else page_table,
             "request_ptr": keys if request is None else request, "visible_ptr": keys if visible is None else visible,
-            "out_ptr": out, "n_tokens": tokens, "n_entries": out.shape[1], "q_stride_t": q.stride(0),
-            "q_stride_h": q.stride(1), "w_stride": weights.stride(0), "page_bytes": page_stride,
+            "out_ptr": out, "n_tokens": tokens, "n_entries": out.shape[1], "factor": float(scale),
+            "q_stride_t": q.stride(0), "q_stride_h": q.stride(1), "w_stride": weights.stride(0),
+            "page_bytes": page_stride,
             "page_table_stride": 0 if page_table is None else page_table.stride(0), "out_stride": out.stride(0),
         },
         {

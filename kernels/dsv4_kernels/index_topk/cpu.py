@@ -32,15 +32,18 @@ def index_select_cpu(
     *,
     entries_per_page: int,
     out: torch.Tensor,
+    scale: float = 1.0,
 ) -> None:
     """Score the ``visible[t]`` entries of every token's request and put the best of them into int32 ``out [T, k]``.
 
-    ``q [T, Hi, di]``, ``weights [T, Hi]``; entries, ``page_table`` and ``request`` as for ``index_score_paged``, the
-    choice as for ``index_topk``.
+    ``q [T, Hi, di]``, ``weights [T, Hi]``; entries, ``page_table``, ``request`` and ``scale`` as for
+    ``index_score_paged``, the choice as for ``index_topk``.
     """
     if int(visible.max()) <= out.shape[1]:
         _take_all(visible, out)
-    elif int(visible.sum()) * q.shape[1] * q.shape[2] <= FEW_PRODUCTS and _plain(q, weights, keys):
+        return
+    weights = weights * scale
+    if int(visible.sum()) * q.shape[1] * q.shape[2] <= FEW_PRODUCTS and _plain(q, weights, keys):
         assert isinstance(keys, torch.Tensor)
         _native.select(
             q.numpy(),
