@@ -7,6 +7,19 @@ import triton.language as tl
 
 
 @triton.jit
+def follow(PDL: tl.constexpr):
+    """For the top of a kernel that reads nothing earlier: lets the next one take its places, then waits for all before.
+
+    With ``PDL`` alone, when launches overlap. The next kernel waits itself, until this one has ended, hence until those
+    before have. If it reads results before that (experts, streams), and not weights alone, its predecessor has to wait
+    first and let it go then.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
 def e8m0_of_amax(amax):
     """Biased exponent, int32, of the least power of two ``s`` with ``max(amax, 1e-4) <= 448 * s`` (448 = 1.75 * 2^8).
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from dsv4_kernels.jit import follow
+
 
 @triton.jit
 def _add_kernel(
     a_ptr, b_ptr, out_ptr, a_stride_row, b_stride_row, out_stride_row, d, PDL: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """``out [T, d] = a [T, d] + b [T, d]``; grid: rows, blocks of columns."""
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    follow(PDL)
     row = tl.program_id(0).to(tl.int64)
     col = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = col < d

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dsv4_kernels.jit import power_of_e8m0
+from dsv4_kernels.jit import follow, power_of_e8m0
 from dsv4_kernels.pool_jit import e4m3_value
 
 
@@ -87,9 +87,7 @@ def _index_score_kernel(
     NATIVE: tl.constexpr, PAGED: tl.constexpr, PDL: tl.constexpr, BLOCK_E: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
     """A program scores ``BLOCK_E`` entries for ``TOKENS`` tokens; keys are loaded once if these share a request."""
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    follow(PDL)
     first = tl.program_id(1) * TOKENS
     last = tl.minimum(first + TOKENS, n_tokens)
     e = tl.program_id(0) * BLOCK_E + tl.arange(0, BLOCK_E)

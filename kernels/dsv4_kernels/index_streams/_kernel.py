@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from dsv4_kernels.jit import follow
+
 
 @triton.jit
 def _counts(position, start, window, topk):
@@ -24,9 +26,7 @@ def _streams_kernel(
     BLOCK_T: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One program per token; each sums the lengths of all tokens before it, which is what saves a second launch."""
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    follow(PDL)
     token = tl.program_id(0)
     pool_begin = 0
     hca_sum = 0
@@ -92,9 +92,7 @@ def _csa_stream_kernel(
     K: tl.constexpr, BLOCK_KK: tl.constexpr, PER_PAGE: tl.constexpr, PDL: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One program per token: copy the window part, write the selected entries' rows behind it."""
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    follow(PDL)
     token = tl.program_id(0)
     begin = tl.load(indptr_ptr + token)
     end = tl.load(indptr_ptr + token + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dsv4_kernels.jit import e8m0_of_amax, power_of_e8m0, to_e4m3
+from dsv4_kernels.jit import e8m0_of_amax, follow, power_of_e8m0, to_e4m3
 
 
 @triton.jit(do_not_specialize=["n"])
@@ -15,9 +15,7 @@ def _rope_table_kernel(
 ):  # fmt: skip
     """``out [n, 2, HALF]``: cosines and sines; angles are reduced to a turn in float64."""
     TURN: tl.constexpr = 6.283185307179586
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    follow(PDL)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     pair = tl.arange(0, BLOCK)
     position = tl.load(positions_ptr + row, mask=row < n, other=0).to(tl.float64)
@@ -51,9 +49,7 @@ def _rotate_kernel(
     PDL: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """A program rotates the last ``2 * HALF`` values of ``ROWS`` of the ``n = T * H`` rows of ``D`` values."""
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    follow(PDL)
     first = tl.program_id(0) * ROWS
     row = first + tl.arange(0, ROWS)
     own = tl.where(row < n, row // H, 0).to(tl.int64)
@@ -78,9 +74,7 @@ def _inverse_rope_quant_kernel(
     scales_stride, H: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr, PDL: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """As above, out of place: e4m3 codes and an e8m0 scale per 128 values of the value rounded to ``o``'s dtype."""
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    follow(PDL)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     token = tl.where(row < n, row // H, 0).to(tl.int64)
     head = row % H

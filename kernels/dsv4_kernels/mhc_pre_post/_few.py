@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dsv4_kernels.jit import e8m0_of_amax, power_of_e8m0, to_e4m3
+from dsv4_kernels.jit import e8m0_of_amax, follow, power_of_e8m0, to_e4m3
 from dsv4_kernels.mhc_pre_post._kernel import _column, _store_comb, _summed
 
 
@@ -25,7 +25,7 @@ def _mix_few_kernel(
     there = col < d
     at = stream * d + col
     fn = tl.load(fn_ptr + mix[:, None] * (4 * d) + at[None, :], mask=(mix < MIXES)[:, None] & there[None, :], other=0.0)
-    if PDL:
+    if PDL:  # in this order: the collapse may have read streams before it waits
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     for t in tl.static_range(BLOCK_T):
@@ -103,9 +103,7 @@ def _collapse_few_kernel(
             x0, x1, x2, x3 = _streams(x_ptr, token, col, d)
         if NORM:
             weight = tl.load(norm_ptr + col, mask=mask, other=0.0).to(tl.float32)
-        if PDL:
-            tl.extra.cuda.gdc_wait()
-            tl.extra.cuda.gdc_launch_dependents()
+        follow(PDL)
         if not EARLY:
             x0, x1, x2, x3 = _streams(x_ptr, token, col, d)
         mixes = _mixes(partial_ptr, squares_ptr, row, n_tokens, d, splits, rms_eps, SPLITS_PAD)
@@ -129,9 +127,7 @@ def _collapse_few_kernel(
                 to = scales_ptr + token * scales_stride + group
                 tl.store(to, exponent.to(tl.uint8), mask=group < d // 128)
     else:
-        if PDL:
-            tl.extra.cuda.gdc_wait()
-            tl.extra.cuda.gdc_launch_dependents()
+        follow(PDL)
         if COMB:
             mixes = _mixes(partial_ptr, squares_ptr, row, n_tokens, d, splits, rms_eps, SPLITS_PAD)
             scale = tl.load(scale_ptr + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dsv4_kernels.jit import e8m0_of_amax, power_of_e8m0, to_e4m3
+from dsv4_kernels.jit import e8m0_of_amax, follow, power_of_e8m0, to_e4m3
 
 
 @triton.jit
@@ -31,9 +31,7 @@ def _rms_norm_kernel(
     HAS_WEIGHT: tl.constexpr, PDL: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """``out [n_rows, d]`` = RMSNorm of ``x [n_rows, d]``."""
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    follow(PDL)
     y, row, col, mask = _load_normed(x_ptr, x_stride_row, weight_ptr, n_rows, d, eps, HAS_WEIGHT, True, ROWS, BLOCK_D)
     tl.store(out_ptr + row[:, None] * out_stride_row + col[None, :], y.to(out_ptr.dtype.element_ty), mask=mask)
 
@@ -44,9 +42,7 @@ def _norm_quant_kernel(
     HAS_WEIGHT: tl.constexpr, NORM: tl.constexpr, PDL: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """e4m3 ``codes [n_rows, d]`` and e8m0 ``scales [n_rows, d / 128]`` of ``x``, normed first if ``NORM``."""
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    follow(PDL)
     y, row, col, mask = _load_normed(x_ptr, x_stride_row, weight_ptr, n_rows, d, eps, HAS_WEIGHT, NORM, ROWS, BLOCK_D)
     y = y.to(x_ptr.dtype.element_ty).to(tl.float32)
     groups = tl.reshape(y, (ROWS, BLOCK_D // 128, 128))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from dsv4_kernels.jit import follow
 from dsv4_kernels.pool_jit import store_rows
 
 
@@ -31,9 +32,7 @@ def _qk_norm_rope_store_kernel(
 
     KV row ``t`` goes to row ``rows[t]`` of the pool with ``LISTED`` (-1: nowhere), else to row ``t``.
     """
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    follow(PDL)
     q_programs = tl.cdiv(n_q, Q_ROWS)
     d = tl.arange(0, BLOCK_D)
     column = (d < D)[None, :]

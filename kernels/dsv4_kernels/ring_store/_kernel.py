@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from dsv4_kernels.jit import follow
 from dsv4_kernels.pool_jit import store_rows
 
 
@@ -14,9 +15,7 @@ def _ring_store_kernel(
     D: tl.constexpr, BLOCK_D: tl.constexpr, ROPE: tl.constexpr, PDL: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """A program copies ``ROWS`` of the ``n`` rows: ``pool[dst] = kv[src]``; a destination of -1 is skipped."""
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    follow(PDL)
     place = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     d = tl.arange(0, BLOCK_D)
     dst = tl.load(dst_ptr + place, place < n, -1)

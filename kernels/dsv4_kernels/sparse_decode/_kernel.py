@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from dsv4_kernels.jit import follow
 from dsv4_kernels.pool_jit import load_rows
 
 NEGATIVE = tl.constexpr(-3.0e38)  # finite, so that the difference of two maxima is never NaN
@@ -137,9 +138,7 @@ def _reduce_kernel(
     split = tl.arange(0, SPLITS_PADDED)
     part = token.to(tl.int64) * splits + split
     stats = stats_ptr + part * (2 * H) + head
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    follow(PDL)
     sink = tl.load(sink_ptr + head).to(tl.float32) * LOG2E
     m = tl.load(stats, split < splits, NEGATIVE)
     norm = tl.load(stats + H, split < splits, 0.0)
