@@ -29,7 +29,6 @@ from dsv4_kernels.sparse_decode._hopper import (
     _item,
     _put_part,
     _put_result,
-    _row_numbers,
 )
 
 LEAST = gl.constexpr(-1.0e30)  # of a maximum: a key that is not there counts as less, for any scale above 1e-7
@@ -37,21 +36,26 @@ COLUMNS = gl.constexpr(128)  # of one product with the values: with 16 warps and
 
 
 @gluon.jit
-def _keys_from(first, layout: gl.constexpr):
-    """Keys ``first`` to ``first + KEYS`` in the columns of a matrix product.
+def _rows_from(prefix_indices, extend_indices, begin, prefix, own_begin, key, column, last, EXTEND: gl.constexpr):
+    """Row of each of ``KEYS`` keys from ``key`` on, -1: none; ``column`` is a key's place within those of its lane.
 
-    A lane's column is asked for anew, so that no register holds it through the programs of other warps.
+    A lane's number is asked for anew, so that no register holds it through the programs of other warps.
     """
-    column = gl.arange(0, KEYS, layout=layout)
-    lane = gl.inline_asm_elementwise(
+    key = gl.inline_asm_elementwise(
         "{.reg .b32 l; mov.u32 l, %laneid; and.b32 l, l, 3; shl.b32 l, l, 1; add.s32 $0, l, $1;}",
         "=r,r",
-        [column * 0 + first],
+        [column * 0 + key],
         dtype=gl.int32,
         is_pure=True,
         pack=1,
     )
-    return lane + (column & ~6)
+    in_pool = column < (gl.minimum(prefix, last) if EXTEND else last) - key
+    row = gl.load(prefix_indices + begin + key + column, mask=in_pool, other=-1)
+    if EXTEND:
+        own = column >= prefix - key
+        at = extend_indices + own_begin - prefix + key + column
+        row = gl.where(in_pool, row, gl.load(at, mask=own & (column < last - key), other=-1))
+    return row
 
 
 @gluon.jit
@@ -62,6 +66,7 @@ def _scorer(
     """Weights ``p_smem [HEADS, KEYS]`` and in ``notes [2, HEADS]`` what accumulators shall do, stage by stage."""
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
     rows: gl.constexpr = gl.SliceLayout(1, s_layout)
+    column = gl.arange(0, KEYS, layout=gl.SliceLayout(0, s_layout)) & ~6  # within that of the lane
     scale_log2 = scale * LOG2E
     count = 0
     q_count = 0
@@ -73,7 +78,6 @@ def _scorer(
         m = gl.full([HEADS], LEAST, gl.float32, layout=rows)
         norm = gl.zeros([HEADS], gl.float32, layout=rows)
         if stages > 0:
-            key = _keys_from(first, gl.SliceLayout(0, s_layout))
             mbarrier.wait(q_full, q_count & 1)
             for j in range(stages):
                 stage = count % STAGES
@@ -82,8 +86,8 @@ def _scorer(
                 s = gl.zeros([HEADS, KEYS], gl.float32, layout=s_layout)
                 q = q_smem.index(count >> 30)  # 0, in a way that keeps 32 matrix descriptors out of registers
                 s = warpgroup_mma(q, kv_smem.index(stage).permute((1, 0)), s, use_acc=False, is_async=True)
-                row, _in_pool = _row_numbers(  # here, since the fence would wait for it
-                    prefix_indices, extend_indices, begin, prefix, own_begin, j * KEYS + key, last, EXTEND
+                row = _rows_from(  # here, since the fence would wait for it
+                    prefix_indices, extend_indices, begin, prefix, own_begin, first + j * KEYS, column, last, EXTEND
                 )
                 s = warpgroup_mma_wait(0, deps=[s])
                 if j == stages - 1:
