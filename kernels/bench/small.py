@@ -1,7 +1,7 @@
 """One to 16 tokens: launch configs of the kernels of a decode step, on the models' full shapes and their TP-8 shards.
 
-    python kernels/bench/small.py --out OUT.jsonl [--ops gemm,codes,moe,mhc,topk,route,hash,pages] [--tokens 1,4]
-        [--seconds 140]
+    python kernels/bench/small.py --out OUT.jsonl [--ops gemm,codes,moe,mhc,topk,route,hash,pages,one] [--tokens 1,4]
+        [--models flash,flash-tp8] [--seconds 140]
 
 A point is an op, a shape and a number of tokens. Its results with the launch tables as they are go through the
 correctness gate (once per op and shape); every candidate config of one table at a time is then pinned, compared with
@@ -46,6 +46,9 @@ MOST_BYTES = 24 * 2**30
 MOST_OFF = 1e-2
 REPLAYS = 12
 
+Asked = tuple[frozenset[str], tuple[int, ...], frozenset[str]]
+"""The arguments of :func:`every_point`."""
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -62,13 +65,16 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="JSONL file to write")
     parser.add_argument("--ops", default="gemm,moe,mhc", help="groups of ops, comma-separated")
     parser.add_argument("--tokens", default="1,4,8,16")
+    parser.add_argument("--models", default="flash-tp8,pro-tp8,flash,pro", help="whose products and experts")
     parser.add_argument("--seconds", type=float, default=140.0, help="no point is begun after that")
     parser.add_argument("--processes", type=int, default=min(14, os.cpu_count() or 1), help="that compile beforehand")
     args = parser.parse_args()
     began = time.monotonic()
-    todo = list(every_point(frozenset(args.ops.split(",")), tuple(int(t) for t in args.tokens.split(","))))
+    tokens = tuple(int(t) for t in args.tokens.split(","))
+    asked = frozenset(args.ops.split(",")), tokens, frozenset(args.models.split(","))
+    todo = list(every_point(*asked))
     arch = target_of(torch.device("cuda")).arch
-    compile_ahead(todo, arch, args.processes)
+    compile_ahead(asked, arch, args.processes)
     print(f"compiled after {time.monotonic() - began:.0f} s", flush=True)
     good, gated = True, set()
     with args.out.open("w", encoding="utf-8") as lines:
@@ -87,9 +93,9 @@ def main() -> int:
     return 0 if good else 1
 
 
-def every_point(ops: frozenset[str], tokens: tuple[int, ...]) -> Iterator[Point]:
-    """The points of the groups ``ops``."""
-    yield from points(ops, tokens)
+def every_point(ops: frozenset[str], tokens: tuple[int, ...], models: frozenset[str]) -> Iterator[Point]:
+    """The points of the groups ``ops``; of ``models`` where there are more than choices."""
+    yield from points(ops, tokens, models)
     yield from choice_points(ops, tokens)
 
 
@@ -106,12 +112,10 @@ def trials(point: Point, arch: str) -> list[Trial]:
     return found
 
 
-def compile_ahead(todo: list[Point], arch: str, processes: int) -> None:
+def compile_ahead(asked: Asked, arch: str, processes: int) -> None:
     """Fill Triton's cache; what fails here fails again, and is said, where it is timed."""
     context = multiprocessing.get_context("spawn")
-    ranks = [
-        context.Process(target=compile_share, args=(todo_ops(todo), arch, at, processes)) for at in range(processes)
-    ]
+    ranks = [context.Process(target=compile_share, args=(asked, arch, at, processes)) for at in range(processes)]
     for process in ranks:
         process.start()
     for process in ranks:
@@ -120,12 +124,7 @@ def compile_ahead(todo: list[Point], arch: str, processes: int) -> None:
             process.kill()
 
 
-def todo_ops(todo: list[Point]) -> tuple[frozenset[str], tuple[int, ...]]:
-    """The arguments of ``points`` that gave ``todo``."""
-    return frozenset(p.op for p in todo), tuple(dict.fromkeys(p.tokens for p in todo))
-
-
-def compile_share(asked: tuple[frozenset[str], tuple[int, ...]], arch: str, at: int, of: int) -> None:
+def compile_share(asked: Asked, arch: str, at: int, of: int) -> None:
     """Compile every ``of``-th distinct launch, from the ``at``-th on."""
     torch.cuda.init()
     seen: set[Any] = set()

@@ -26,7 +26,7 @@ GEMMS = {
     "flash": {"q_b": (32768, 1024), "o_b": (4096, 8192), "w13": (4096, 4096), "w2": (4096, 2048)},
     "pro": {"q_b": (65536, 1536), "o_b": (7168, 16384), "w13": (6144, 7168), "w2": (7168, 3072)},
 }  # fmt: skip
-"""Rows and columns of the fp8 weights."""
+"""Rows and columns of the fp8 weights; whole models' where they are not as in a shard."""
 
 EXPERTS = {
     "flash-tp8": (256, 4096, 256), "pro-tp8": (384, 7168, 384), "flash": (256, 4096, 2048), "pro": (384, 7168, 3072),
@@ -48,11 +48,11 @@ class Point:
     """Arguments that the predecessor writes, so that a step finds them in the L2: they are timed so, too."""
 
 
-def points(ops: frozenset[str], tokens: tuple[int, ...]) -> Iterator[Point]:
-    """Every point; shards first."""
+def points(ops: frozenset[str], tokens: tuple[int, ...], of: frozenset[str]) -> Iterator[Point]:
+    """Every point, of the models ``of``; shards first."""
     for models in (("flash-tp8",), ("pro-tp8",), ("flash", "pro")):
         for n_tokens in tokens:
-            for model in models:
+            for model in (m for m in models if m in of):
                 if "gemm" in ops:
                     yield from _gemms(model, n_tokens)
                 if "codes" in ops:
@@ -65,8 +65,16 @@ def points(ops: frozenset[str], tokens: tuple[int, ...]) -> Iterator[Point]:
                 yield from _mhc(model, n_tokens, d)
 
 
+def _shapes(model: str) -> dict[tuple[int, int], str]:
+    """Rows and columns of the model's products, each once, with the names of those that have them."""
+    names: dict[tuple[int, int], str] = {}
+    for name, shape in GEMMS[model].items():
+        names[shape] = f"{names[shape]}, {name}" if shape in names else name
+    return names
+
+
 def _gemms(model: str, tokens: int) -> Iterator[Point]:
-    for name, (n, k) in GEMMS[model].items():
+    for (n, k), name in _shapes(model).items():
         yield Point(
             "gemm", "block_fp8_gemm_quant", f"{model} {name} {n}x{k}", tokens,
             lambda i, n=n, k=k: gemm._quantising(i, tokens, n, k), {"quant + split product": _quant_and_split},
@@ -75,7 +83,7 @@ def _gemms(model: str, tokens: int) -> Iterator[Point]:
 
 def _products(model: str, tokens: int) -> Iterator[Point]:
     """Of activations that were made in fp8."""
-    for name, (n, k) in GEMMS[model].items():
+    for (n, k), name in _shapes(model).items():
         yield Point(
             "codes", "block_fp8_gemm", f"{model} {name} {n}x{k}", tokens,
             lambda i, n=n, k=k: gemm._product(i, tokens, n, k), {}, ("codes", "scales"),
@@ -197,15 +205,22 @@ CANDIDATES: Mapping[str, tuple[Config, ...]] = {
 def fits(table: str, candidate: Config, sizes: Mapping[str, int]) -> bool:
     """Whether a candidate is worth its time: no more than half of its lanes would be idle."""
     if table == "block_fp8_few":
-        whole = sizes["k"] < 2 * candidate["BLOCK_K"]
-        steps = sizes["k"] > candidate["BLOCK_K"] >= min(1024, sizes["k"] // 2)
-        if candidate["KIND"] == 3:
-            return sizes["k"] > candidate["BLOCK_K"]
-        if candidate["KIND"]:
-            return whole and candidate["BLOCK_K"] >= sizes["k"]
-        return (whole or steps) and sizes["tokens"] <= 4
+        return _fits_few(candidate, sizes["tokens"], sizes["k"])
     if table == "block_fp8_gemm":
         return max(16, sizes["tokens"]) // 2 <= candidate["BLOCK_T"] <= max(16, sizes["tokens"])
     if table == "moe_down":
         return sizes["groups"] * 2 > candidate["BLOCK_G"] >= min(16, sizes["groups"] // 2)
     return True
+
+
+def _fits_few(candidate: Config, tokens: int, k: int) -> bool:
+    """One token and two by vector, of a lane's 64 to 256 bytes at once, or by whole rows of few columns."""
+    kind, block = candidate["KIND"], candidate["BLOCK_K"]
+    whole = k <= block < 2 * k
+    if kind == 3:
+        return k > block and tokens > 2
+    if kind:
+        return whole and (tokens > 2 or candidate["BLOCK_N"] == 32)
+    held = candidate["BLOCK_N"] * block // (32 * candidate.num_warps)
+    steps = k > block >= min(1024, k // 2)
+    return (whole or steps) and (64 <= held <= 256 if tokens <= 2 else tokens <= 4)

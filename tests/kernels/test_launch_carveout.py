@@ -93,9 +93,10 @@ def test_a_shared_expert_of_a_shard_takes_the_share_that_is_left(n: int, k: int)
         few = FEW.choose(target, tokens=8, n=n, k=k)
         mine = BLOCK_FP8_GEMM.choose(target, tokens=8, n=n, k=k) if few["KIND"] == 2 else few
         others = [
-            table.choose(target, tokens=tokens, n=rows, k=columns)
+            table.choose(target, tokens=tokens, n=rows, k=columns, quant=quant)
             for rows, columns in ((1536, 4096), (4096, 1024), (8192, 1024), (2048, 7168), (8192, 1536), (7168, 2048))
             for tokens in (1, 4, 16, 32, 128)
+            for quant in (0, 1)
             for table in (FEW, BLOCK_FP8_GEMM)
         ]
     assert dict(mine.options)[CARVEOUT] == BESIDE

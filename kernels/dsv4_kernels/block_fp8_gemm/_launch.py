@@ -76,12 +76,20 @@ FEW = LaunchTable(
         "nvidia": (
             row(config(2, 1, PDL, BLOCK_N=16, BLOCK_K=256, KIND=0), tokens=2, k=256, n=8192),
             row(config(4, 1, PDL, BLOCK_N=16, BLOCK_K=512, KIND=0), tokens=2, k=512, n=8192),
-            row(config(4, 1, PDL, BLOCK_N=8, BLOCK_K=1024, KIND=0), tokens=2, k=1024, n=8192),
+            row(config(8, 1, PDL, BLOCK_N=16, BLOCK_K=1024, KIND=0), tokens=2, k=1024, n=4096),
+            row(config(4, 1, PDL, BLOCK_N=16, BLOCK_K=512, KIND=0), tokens=2, k=1024, n=32768),
+            row(config(8, 1, PDL, BLOCK_N=16, BLOCK_K=1024, KIND=0), tokens=2, k=2048, n=8192),
             row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=1024, KIND=0), tokens=2, k=3072, n=8192),
-            row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=4096, KIND=0), tokens=2, k=4096, n=2048),
-            row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=2048, KIND=0), tokens=2, k=4096, n=8192),
-            row(config(8, 1, PDL, BLOCK_N=2, BLOCK_K=8192, KIND=0), tokens=2, k=7168, n=1024),
+            row(config(8, 1, PDL, BLOCK_N=4, BLOCK_K=4096, KIND=0), tokens=2, k=4096, n=512, quant=0),
+            row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=4096, KIND=0), tokens=2, k=4096, n=512),
+            row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=4096, KIND=0), tokens=2, k=4096, n=2048, quant=0),
+            row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=2048, KIND=0), tokens=2, k=4096, n=2048),
+            row(config(8, 1, PDL, BLOCK_N=8, BLOCK_K=2048, KIND=0), tokens=2, k=4096, n=8192),
+            row(config(8, 1, PDL, BLOCK_N=4, BLOCK_K=4096, KIND=0), tokens=2, k=7168, n=1024),
+            row(config(8, 1, PDL, BLOCK_N=4, BLOCK_K=4096, KIND=0), tokens=2, k=7168, n=2048, quant=0),
+            row(config(8, 1, PDL, BLOCK_N=8, BLOCK_K=2048, KIND=0), tokens=2, k=7168, n=2048),
             row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=1024, KIND=0), tokens=2, k=7168, n=8192),
+            row(config(8, 1, PDL, BLOCK_N=8, BLOCK_K=2048, KIND=0), tokens=2, k=8192, n=8192),
             row(config(4, 1, PDL, BLOCK_N=4, BLOCK_K=2048, KIND=0), tokens=2, n=8192),
             row(config(4, 1, _BESIDE, BLOCK_N=32, BLOCK_K=256, KIND=1), k=256, n=8192),
             row(config(4, 3, _BESIDE, BLOCK_N=32, BLOCK_K=512, KIND=1), k=512, n=8192),
@@ -101,7 +109,7 @@ FEW = LaunchTable(
 )
 """``KIND`` 0: products in vector registers; 1: matrix units, all blocks of 128 columns side by side; 3: so, in splits
 of ``BLOCK_K`` columns; 2: neither, but the quantisation and ``BLOCK_FP8_GEMM``, which an H200 does faster for many
-rows, and for long ones from 3 tokens on."""
+rows, and for long ones from 3 tokens on. ``quant`` 0: activations come in fp8. One token was timed; two take its rows."""
 
 FEW_SWIGLU = LaunchTable(
     "block_fp8_few_swiglu",

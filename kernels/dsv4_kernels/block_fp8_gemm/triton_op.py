@@ -33,7 +33,7 @@ def block_fp8_gemm(
     require_dtype("scales", scales, torch.uint8)
     for name, tensor in (("codes", codes), ("scales", scales)):
         require_unit_stride(name, tensor)
-    chosen = _few_config(FEW, codes, weight)
+    chosen = _few_config(FEW, codes, weight, quant=False)
     if chosen is None:
         _many(codes, scales, weight, weight_scales, out)
     else:
@@ -48,7 +48,7 @@ def block_fp8_gemm_quant(x: torch.Tensor, weight: torch.Tensor, weight_scales: t
     tokens, k = x.shape
     _check(weight, weight_scales, out, tokens, k)
     require_unit_stride("x", x)
-    chosen = _few_config(FEW, x, weight)
+    chosen = _few_config(FEW, x, weight, quant=True)
     if chosen is not None:
         _few(x, None, weight, weight_scales, out, chosen)
         return
@@ -68,7 +68,7 @@ def block_fp8_gemm_swiglu(
     require(h.shape[1] == 2 * k, f"h is {list(h.shape)}, expected [T, 2 K]")
     _check(weight, weight_scales, out, tokens, k)
     require_unit_stride("h", h)
-    chosen = _few_config(FEW_SWIGLU, h[:, :k], weight)
+    chosen = _few_config(FEW_SWIGLU, h[:, :k], weight, quant=True)
     if chosen is not None:
         _few(h[:, :k], None, weight, weight_scales, out, chosen, limit)
         return
@@ -95,12 +95,12 @@ def _check(weight: torch.Tensor, weight_scales: torch.Tensor, out: torch.Tensor,
         require_unit_stride(name, tensor)
 
 
-def _few_config(table: LaunchTable, x: torch.Tensor, weight: torch.Tensor) -> Config | None:
+def _few_config(table: LaunchTable, x: torch.Tensor, weight: torch.Tensor, *, quant: bool) -> Config | None:
     """How a program takes whole rows; None where quantisation and product are better apart."""
     (tokens, k), n = x.shape, weight.shape[0]
     if counted("tokens", tokens) > FEW_TOKENS:
         return None
-    chosen = table.choose(target_of(x.device), tokens=tokens, n=n, k=k)
+    chosen = table.choose(target_of(x.device), tokens=tokens, n=n, k=k, quant=int(quant))
     fits = chosen["KIND"] != DOT or chosen["BLOCK_K"] >= k
     return chosen if fits and chosen["KIND"] != APART else None
 
