@@ -109,7 +109,7 @@ FEW = LaunchTable(
 )
 """``KIND`` 0: products in vector registers; 1: matrix units, all blocks of 128 columns side by side; 3: so, in splits
 of ``BLOCK_K`` columns; 2: neither, but the quantisation and ``BLOCK_FP8_GEMM``, which an H200 does faster for many
-rows, and for long ones from 3 tokens on. ``quant`` 0: activations come in fp8. One token was timed; two take its rows."""
+rows, and for long ones from 3 tokens on. ``quant`` 0: activations come in fp8. Two tokens take the rows of one."""
 
 FEW_SWIGLU = LaunchTable(
     "block_fp8_few_swiglu",
