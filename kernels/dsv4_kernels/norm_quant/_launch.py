@@ -1,4 +1,4 @@
-"""Rows of a program and warps, by row length; chosen so that a lane holds 16 to 64 values of a row."""
+"""Rows of a program and warps, by row length: a lane holds 16 to 64 values of a row, or fewer where rows are few."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ RMS_NORM = LaunchTable(
         "nvidia": (
             row(config(1, 1, PDL, ROWS=4), d=128),
             row(config(1, 1, PDL, ROWS=1), d=512),
+            row(config(8, 1, PDL, ROWS=1), d=2048, rows=16),
             row(config(2, 1, PDL, ROWS=1), d=2048),
             row(config(4, 1, PDL, ROWS=1), d=4096),
+            row(config(16, 1, PDL, ROWS=1), rows=16),
             row(config(8, 1, PDL, ROWS=1)),
         ),
         "amd": (
@@ -29,6 +31,7 @@ NORM_QUANT = LaunchTable(
     {
         "nvidia": (
             row(config(1, 1, PDL, ROWS=1), d=512),
+            row(config(8, 1, PDL, ROWS=1), d=2048, rows=16),
             row(config(2, 1, PDL, ROWS=1), d=2048),
             row(config(4, 1, PDL, ROWS=1), d=4096),
             row(config(8, 1, PDL, ROWS=1)),

@@ -21,7 +21,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float, out: torc
         require_shape("weight", weight, d)
     flat, flat_out = _rows("x", x), _rows("out", out)
     n_rows = flat.shape[0]
-    chosen = RMS_NORM.choose(target_of(x.device), d=d)
+    chosen = RMS_NORM.choose(target_of(x.device), d=d, rows=n_rows)
     launch(
         _rms_norm_kernel,
         (triton.cdiv(n_rows, chosen["ROWS"]),),
@@ -59,7 +59,7 @@ def _norm_quant(
     require_dtype("scales", scales, torch.uint8)
     for name, tensor in (("x", x), ("codes", codes), ("scales", scales)):
         require_unit_stride(name, tensor)
-    chosen = NORM_QUANT.choose(target_of(x.device), d=d)
+    chosen = NORM_QUANT.choose(target_of(x.device), d=d, rows=n_rows)
     launch(
         _norm_quant_kernel,
         (triton.cdiv(n_rows, chosen["ROWS"]),),
