@@ -116,17 +116,29 @@ def _compress_kernel(
         tl.store(pooled_ptr + entry * D + d, y, d < D)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_entries"])
 def _compress_finish_kernel(
-    pooled_ptr, weight_ptr, frequencies_ptr, positions_ptr, pool_ptr, rope_ptr, rows_ptr, eps, pool_stride, rope_stride,
-    D: tl.constexpr, BLOCK_D: tl.constexpr, HALF: tl.constexpr, ROPE: tl.constexpr, KEYS: tl.constexpr,
-    PER_PAGE: tl.constexpr, ROOT: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+    pooled_ptr, weight_ptr, frequencies_ptr, positions_ptr, pool_ptr, rope_ptr, rows_ptr, ks_ptr, state_ptr, src_ptr,
+    dst_ptr, n_entries, eps, pool_stride, rope_stride, ks_stride, state_stride, D: tl.constexpr, BLOCK_D: tl.constexpr,
+    HALF: tl.constexpr, ROPE: tl.constexpr, KEYS: tl.constexpr, PER_PAGE: tl.constexpr, ROOT: tl.constexpr,
+    STAGES: tl.constexpr, WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Norm, rope and store of what the channels' programs pooled."""
+    """Norm, rope and store of what the channels' programs pooled, a program an entry.
+
+    Programs behind them carry a row of ``WIDTH`` values each to the state, whose windows have all been read by now.
+    """
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     entry = tl.program_id(0).to(tl.int64)
+    if entry >= n_entries:
+        dst = tl.load(dst_ptr + entry - n_entries).to(tl.int64)
+        if dst >= 0:
+            src = tl.load(src_ptr + entry - n_entries).to(tl.int64)
+            c = tl.arange(0, BLOCK_WIDTH)
+            carried = tl.load(ks_ptr + src * ks_stride + c, c < WIDTH)
+            tl.store(state_ptr + dst * state_stride + c, carried, c < WIDTH)
+        return
     row = tl.load(rows_ptr + entry + tl.arange(0, 1))
     if tl.max(row, 0) < 0:
         return

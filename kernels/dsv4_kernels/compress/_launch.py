@@ -1,4 +1,7 @@
-"""Rows of a window that a program takes at once, and its channels (0: all, so that one launch does the rest too)."""
+"""Rows of a window that a program takes at once, and its channels (0: all, so that one launch does the rest too).
+
+Windows of one half that are taken whole by channels have a kernel of their own.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ COMPRESS = LaunchTable(
     {
         "nvidia": (
             row(config(4, 1, PDL, BLOCK_W=8, CHANNELS=0), window=8),
-            row(config(4, 1, PDL, BLOCK_W=64, CHANNELS=64)),
+            row(config(4, 1, PDL, BLOCK_W=128, CHANNELS=32)),
         ),
         "amd": (row(config(4, BLOCK_W=8, CHANNELS=0), window=8), row(config(4, BLOCK_W=32, CHANNELS=64))),
     },
-    tuple(config(w, 1, PDL, BLOCK_W=b, CHANNELS=c) for w, b, c in ((4, 128, 32), (4, 128, 64), (2, 64, 32))),
+    tuple(config(w, 1, PDL, BLOCK_W=b, CHANNELS=c) for w, b, c in ((4, 128, 16), (2, 128, 32), (2, 64, 32))),
 )
 
 FINISH = LaunchTable("compress.finish", {"nvidia": (row(config(4, 1, PDL)),), "amd": (row(config(4)),)})

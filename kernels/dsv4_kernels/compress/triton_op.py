@@ -10,6 +10,7 @@ import triton
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
 from dsv4_kernels.compress._kernel import _compress_finish_kernel, _compress_kernel
 from dsv4_kernels.compress._launch import COMPRESS, FINISH
+from dsv4_kernels.compress._whole import _compress_channels_kernel
 from dsv4_kernels.launch import launch, overlaps
 from dsv4_kernels.paged_rows import IndexFp4Pages, IndexFp8Pages
 from dsv4_kernels.ring_store.triton_op import ring_store_pools
@@ -20,6 +21,8 @@ from dsv4_kernels.workspace import workspace
 
 KEYS = {"fp8": 1, "fp4": 2}
 """Format of quantised index keys to the kernels' number."""
+MOST_PROGRAMS = 65_535
+"""Of a grid's second dim."""
 
 
 def compress(
@@ -41,7 +44,7 @@ def compress(
 ) -> None:
     """See :func:`dsv4_kernels.compress.compress_reference`; rows and state destinations of -1 are skipped.
 
-    Several launches: the state may only be overwritten when all windows have been read.
+    Two launches: the state may only be overwritten when all windows have been read.
     """
     lists = {
         "gather_state": gather_state, "gather_flat": gather_flat, "from_flat": from_flat, "positions": positions,
@@ -83,10 +86,9 @@ def compress_pools(
     }  # fmt: skip
     constants = {"ROPE": 0 if rope_pool is None else rope_pool.shape[1], "KEYS": 0, "PER_PAGE": 1}
     _compress(
-        ks, state, ape, norm_weight, frequencies, eps, gather_state, gather_flat, from_flat, positions, rows, into,
-        constants,
+        ks, state, ape, norm_weight, frequencies, eps, gather_state, gather_flat, from_flat, positions, rows, state_src,
+        state_dst, into, constants,
     )  # fmt: skip
-    ring_store_pools(ks, state_src, state, None, state_dst)
 
 
 def compress_index_pages(
@@ -117,10 +119,9 @@ def compress_index_pages(
     require(pages.stride(0) % 4 == 0, f"pages of {pages.stride(0)} bytes do not align their float32 scales")
     into = {"pool_ptr": pages, "rope_ptr": pages, "pool_stride": pages.stride(0), "rope_stride": 0}
     _compress(
-        ks, state, ape, norm_weight, frequencies, eps, gather_state, gather_flat, from_flat, positions, rows, into,
-        {"ROPE": 0, "KEYS": KEYS[kind], "PER_PAGE": entries_per_page},
+        ks, state, ape, norm_weight, frequencies, eps, gather_state, gather_flat, from_flat, positions, rows, state_src,
+        state_dst, into, {"ROPE": 0, "KEYS": KEYS[kind], "PER_PAGE": entries_per_page},
     )  # fmt: skip
-    ring_store_pools(ks, state_src, state, None, state_dst)
 
 
 def _compress(
@@ -135,10 +136,12 @@ def _compress(
     from_flat: torch.Tensor,
     positions: torch.Tensor,
     rows: torch.Tensor,
+    state_src: torch.Tensor,
+    state_dst: torch.Tensor,
     into: dict[str, Any],
     store: dict[str, int],
 ) -> None:
-    """The entries: one launch, or two for long windows."""
+    """The entries, then the state; the second launch also ends what long windows' channels have pooled."""
     entries, window = gather_flat.shape
     ratio, width = ape.shape
     d = norm_weight.shape[0]
@@ -147,6 +150,12 @@ def _compress(
     chosen = COMPRESS.choose(target_of(ks.device), window=window)
     split = chosen["CHANNELS"] > 0
     pooled = workspace("compress.pooled", (max(entries * d if split else 0, 1),), torch.float32, ks.device)
+    window_of = {
+        "ks_ptr": ks, "state_ptr": state, "ape_ptr": ape, "gather_state_ptr": gather_state,
+        "gather_flat_ptr": gather_flat, "from_flat_ptr": from_flat.view(torch.uint8), "rows_ptr": rows,
+        "pooled_ptr": pooled, "ks_stride": ks.stride(0), "state_stride": state.stride(0),
+        "ape_stride": ape.stride(0), "gather_stride": gather_flat.stride(0),
+    }  # fmt: skip
     ends = {
         "weight_ptr": norm_weight, "frequencies_ptr": frequencies, "positions_ptr": positions, "rows_ptr": rows,
         "pooled_ptr": pooled, "eps": eps, **into,
@@ -155,20 +164,29 @@ def _compress(
         "D": d, "BLOCK_D": triton.next_power_of_2(d), "HALF": frequencies.shape[0], "ROOT": float(d**-0.5),
         "STAGES": d.bit_length() - 1, "PDL": overlaps(ks), **store,
     }  # fmt: skip
+    shape = {**constants, "C": width, "RATIO": ratio, "WINDOW": window}
+    parts = triton.cdiv(d, chosen["CHANNELS"]) if split else 1
+    if split and chosen["BLOCK_W"] == window == ratio:
+        whole = {"D": d, "WINDOW": window, "PDL": overlaps(ks)}
+        grid = (parts, min(entries, MOST_PROGRAMS))
+        launch(_compress_channels_kernel, grid, {**window_of, "n_entries": entries}, whole, chosen)
+    else:
+        launch(_compress_kernel, (entries, parts), {**window_of, **ends}, shape, chosen)
+    if not split:
+        ring_store_pools(ks, state_src, state, None, state_dst)
+        return
+    require_shape("state_dst", state_dst, *state_src.shape)
+    carried = {
+        "ks_ptr": ks, "state_ptr": state, "src_ptr": state_src, "dst_ptr": state_dst, "n_entries": entries,
+        "ks_stride": ks.stride(0), "state_stride": state.stride(0),
+    }  # fmt: skip
     launch(
-        _compress_kernel,
-        (entries, triton.cdiv(d, chosen["CHANNELS"]) if split else 1),
-        {
-            "ks_ptr": ks, "state_ptr": state, "ape_ptr": ape, "gather_state_ptr": gather_state,
-            "gather_flat_ptr": gather_flat, "from_flat_ptr": from_flat.view(torch.uint8), **ends,
-            "ks_stride": ks.stride(0), "state_stride": state.stride(0), "ape_stride": ape.stride(0),
-            "gather_stride": gather_flat.stride(0),
-        },
-        {**constants, "C": width, "RATIO": ratio, "WINDOW": window},
-        chosen,
-    )  # fmt: skip
-    if split:
-        launch(_compress_finish_kernel, (entries,), ends, constants, FINISH.choose(target_of(ks.device)))
+        _compress_finish_kernel,
+        (entries + state_src.shape[0],),
+        {**ends, **carried},
+        {**constants, "WIDTH": 2 * width, "BLOCK_WIDTH": triton.next_power_of_2(2 * width)},
+        FINISH.choose(target_of(ks.device)),
+    )
 
 
 def _check(

@@ -1,8 +1,8 @@
-"""Launch choices of the indexer scores, by number of tokens."""
+"""Launch choices of the indexer scores, by number of tokens, and of the sibling for long contexts."""
 
 from __future__ import annotations
 
-from dsv4_kernels.launch import PDL, LaunchTable, config, row
+from dsv4_kernels.launch import PDL, Config, LaunchTable, Row, config, row
 
 INDEX_SCORE = LaunchTable(
     "index_score",
@@ -19,24 +19,25 @@ INDEX_SCORE = LaunchTable(
     },
 )
 
-INDEX_SCORE_LONG = LaunchTable(
-    "index_score.long",
-    {
-        "sm_90": (
-            row(config(4, 1, PDL, BLOCK_E=64, STAGES=6), run=512),
-            row(config(4, 1, PDL, BLOCK_E=128, STAGES=6)),
-        )
-    },
-    tuple(config(w, 1, PDL, BLOCK_E=e, STAGES=s) for w, e, s in ((4, 64, 8), (8, 128, 6), (8, 128, 8), (4, 64, 11))),
-)
-"""Where each token's keys are many and read for itself, in runs of ``run`` entries: bf16 and fp8 keys."""
 
-INDEX_SCORE_LONG_FP4 = LaunchTable(
-    "index_score.long_fp4",
-    {"sm_90": (row(config(4, 1, PDL, BLOCK_E=64, STAGES=6)),)},
-    tuple(config(w, 1, PDL, BLOCK_E=e, STAGES=s) for w, e, s in ((4, 64, 8), (8, 128, 6), (4, 64, 11))),
-)
-"""As above: fp4 keys, whose tiles of 128 spill registers."""
+def _hopper(kind: str, chosen: tuple[Row, ...], *others: tuple[int, int]) -> LaunchTable:
+    return LaunchTable(f"index_score.hopper_{kind}", {"sm_90": chosen}, tuple(_ring(*other) for other in others))
 
-LONG_TOKENS, LONG_PRODUCTS = 256, 1 << 17
-"""It serves up to so many tokens (more of one request share keys), from so many scores on."""
+
+def _ring(programs: int, stages: int) -> Config:
+    """Programs that a unit holds, and tiles of their rings."""
+    return config(4, 1, PDL, PER_UNIT=programs, STAGES=stages)
+
+
+HOPPER = (
+    _hopper("bf16", (row(_ring(3, 3)),), (2, 5), (2, 4)),
+    _hopper("fp8", (row(_ring(4, 4), scores=1 << 19), row(_ring(4, 3))), (3, 5)),
+    _hopper("fp4", (row(_ring(4, 4)),), (4, 5)),
+)
+"""Where each token's keys are many and read for itself, by the kind of keys."""
+
+HOPPER_TOKENS = 256
+"""It serves up to so many tokens: more of one request share keys."""
+
+HOPPER_FROM = ((8192, 1 << 15), (8192, 1 << 15), (2048, 1 << 11))
+"""From so many entries a token on, or so many scores of all, by the kind of keys."""

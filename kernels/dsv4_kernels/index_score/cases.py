@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from dsv4_kernels.index_score._launch import INDEX_SCORE, INDEX_SCORE_LONG, INDEX_SCORE_LONG_FP4
+from dsv4_kernels.index_score._launch import HOPPER, INDEX_SCORE
 from dsv4_kernels.index_score.reference import index_score_pages_reference, index_score_reference
 from dsv4_kernels.paged_rows import IndexFp4Pages, IndexFp8Pages
 from dsv4_kernels.registry import Arguments, Case, Cost, KernelSpec
@@ -113,8 +113,8 @@ SPECS = (
         "dsv4_kernels.index_score.triton_op:index_score_pages",
         (*_cases("bf16"), *_cases("fp8"), *_cases("fp4")),
         _paged_cost,
-        (INDEX_SCORE, INDEX_SCORE_LONG, INDEX_SCORE_LONG_FP4),
+        (INDEX_SCORE, *HOPPER),
         updates=("out",),
-        variants={"long": ("dsv4_kernels.index_score.triton_op:index_score_pages_by_runs", "sm_90")},
+        variants={"hopper": ("dsv4_kernels.index_score.triton_op:index_score_pages_hopper", "sm_90")},
     ),
 )

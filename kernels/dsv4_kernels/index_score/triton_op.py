@@ -8,7 +8,7 @@ import triton
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
 from dsv4_kernels.index_score._kernel import _index_score_kernel
 from dsv4_kernels.index_score._launch import INDEX_SCORE
-from dsv4_kernels.index_score.long import pays, score_long, takes
+from dsv4_kernels.index_score.hopper_op import pays, score_hopper, takes
 from dsv4_kernels.launch import launch, overlaps
 from dsv4_kernels.paged_rows import IndexFp4Pages, IndexFp8Pages
 from dsv4_kernels.rows import Rows
@@ -68,13 +68,13 @@ def index_score_pages(
 ) -> None:
     """As :func:`index_score_paged` on the tensor behind the keys: rows (``bf16``), or pages of bytes."""
     stride = _checked(q, weights, keys, page_table, request, visible, kind, entries_per_page, out)
-    if pays(q, out.shape[1]) and takes(q, keys, KINDS[kind]):
-        score_long(q, weights, keys, KINDS[kind], entries_per_page, stride, page_table, request, visible, scale, out)
+    if pays(q.shape[0], out.shape[1], KINDS[kind]) and takes(q, keys, KINDS[kind], entries_per_page, stride):
+        score_hopper(q, weights, keys, KINDS[kind], entries_per_page, stride, page_table, request, visible, scale, out)
         return
     _run(q, weights, keys, KINDS[kind], entries_per_page, stride, page_table, request, visible, scale, out)
 
 
-def index_score_pages_by_runs(
+def index_score_pages_hopper(
     q: torch.Tensor,
     weights: torch.Tensor,
     keys: torch.Tensor,
@@ -87,10 +87,11 @@ def index_score_pages_by_runs(
     out: torch.Tensor,
     scale: float = 1.0,
 ) -> None:
-    """As :func:`index_score_pages`, each token's entries in runs whose next keys are on their way."""
+    """As :func:`index_score_pages`, by the sibling for long contexts: heads of 128 bf16 values, 64 at most, sm_90."""
     stride = _checked(q, weights, keys, page_table, request, visible, kind, entries_per_page, out)
-    require(takes(q, keys, KINDS[kind]), f"q {q.dtype} {list(q.shape)} with {kind} keys, expected bf16 on sm_90")
-    score_long(q, weights, keys, KINDS[kind], entries_per_page, stride, page_table, request, visible, scale, out)
+    fits = takes(q, keys, KINDS[kind], entries_per_page, stride)
+    require(fits, f"q is {q.dtype} {list(q.shape)}, keys are {kind}; expected what sm_90's kernel takes")
+    score_hopper(q, weights, keys, KINDS[kind], entries_per_page, stride, page_table, request, visible, scale, out)
 
 
 def _checked(
