@@ -26,7 +26,7 @@ LETTERS = {
     "_collapse_few_kernel": "c", "hopper_attention_kernel": "a", "_index_topk_row_kernel": "T",
     "_route_few_kernel": "h", "_gate_up_lanes_kernel": "u", "_down_lanes_kernel": "d", "_gate_up_tiles_kernel": "u",
     "_down_tiles_kernel": "d", "_combine_kernel": "w", "_route_words_kernel": "h", "_index_topk_tail_kernel": "T",
-    "_add_kernel": "e",
+    "_gate_up_ring_kernel": "u", "_down_ring_kernel": "d", "_add_kernel": "e",
 }  # fmt: skip
 """The project's own kernels; every other one is :data:`OTHER`."""
 

@@ -83,7 +83,8 @@ def test_a_refusal_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("table", [GATE_UP_LANES, DOWN_LANES], ids=lambda table: table.name)
 def test_experts_leave_room_for_a_shared_one(table: launches.LaunchTable) -> None:
     with forced_target("sm_90") as target:
-        assert {dict(c.options)[CARVEOUT] for c in table.configs(target)} == {BESIDE}
+        lanes = [c for c in table.configs(target) if not c["STAGES"]]  # their loads land in the first cache
+        assert {dict(c.options)[CARVEOUT] for c in lanes} == {BESIDE}
 
 
 @pytest.mark.parametrize(("n", "k"), [(512, 4096), (4096, 256), (768, 7168), (7168, 384)])

@@ -12,7 +12,13 @@ LANES_TOKENS = 64
 
 
 def _lanes(warps: int, rows: int, groups: int, registers: int) -> Config:
-    return config(warps, 1, {**PDL, "maxnreg": registers, CARVEOUT: BESIDE}, WARP_ROWS=rows, BLOCK_G=groups)
+    options = {**PDL, "maxnreg": registers, CARVEOUT: BESIDE}
+    return config(warps, 1, options, WARP_ROWS=rows, BLOCK_G=groups, STAGES=0)
+
+
+def _ring(warps: int, rows: int, stages: int, registers: int, share: int = 100) -> Config:
+    options = {**PDL, "maxnreg": registers, CARVEOUT: share}
+    return config(warps, 1, options, WARP_ROWS=rows, BLOCK_G=4 * warps, STAGES=stages)
 
 
 GATE_UP_LANES = LaunchTable(
@@ -20,13 +26,20 @@ GATE_UP_LANES = LaunchTable(
     {
         "nvidia": (
             row(_lanes(8, 1, 32, 128), tokens=2, inter=512),  # one wave of programs: more warps share a row
+            row(_ring(4, 1, 4, 112), rest=0),
             row(_lanes(4, 1, 16, 128)),
         )
     },
-    tuple(
-        _lanes(warps, rows, groups, registers)
-        for registers in (80, 96, 128)
-        for warps, rows, groups in ((2, 1, 8), (4, 1, 16), (8, 1, 32), (4, 2, 8))
+    (
+        *(
+            _lanes(warps, rows, groups, registers)
+            for registers in (80, 96, 128)
+            for warps, rows, groups in ((2, 1, 8), (4, 1, 16), (8, 1, 32), (4, 2, 8))
+        ),
+        *(
+            _ring(warps, 1, stages, r)
+            for warps, stages, r in ((4, 4, 96), (4, 4, 112), (4, 6, 112), (8, 4, 96), (2, 8, 112))
+        ),
     ),
 )
 
@@ -35,20 +48,31 @@ DOWN_LANES = LaunchTable(
     {
         "nvidia": (
             row(_lanes(4, 1, 32, 128), groups=8),
+            row(_lanes(4, 1, 16, 80), groups=16, tokens=4),
+            row(_ring(2, 2, 6, 112), groups=16, rest=0),
             row(_lanes(4, 1, 16, 80), groups=16),
-            row(_lanes(8, 1, 64, 128), groups=64, tokens=8),
+            row(_lanes(8, 1, 64, 128), groups=64, tokens=4),  # programs of 32 rows would be too few
+            row(_lanes(4, 1, 32, 128), tokens=4),
+            row(_ring(4, 2, 4, 112), rest=0),
             row(_lanes(4, 1, 32, 128)),
         )
     },
-    tuple(
-        _lanes(warps, rows, groups, registers)
-        for registers in (64, 80, 96, 128)
-        for warps, rows, groups in ((4, 1, 16), (8, 1, 32), (4, 1, 32), (8, 1, 64))
+    (
+        *(
+            _lanes(warps, rows, groups, registers)
+            for registers in (64, 80, 96, 128)
+            for warps, rows, groups in ((4, 1, 16), (8, 1, 32), (4, 1, 32), (8, 1, 64))
+        ),
+        *(
+            _ring(warps, rows, stages, r)
+            for warps, rows, stages, r in ((4, 1, 4, 96), (4, 1, 8, 96), (4, 2, 4, 112), (8, 1, 6, 80), (2, 1, 8, 96))
+        ),
     ),
 )
 """fp4 on NVIDIA: ``WARP_ROWS`` times 16 rows of a program; ``BLOCK_G`` groups of 32 codes at a step, four a warp.
-
-With the registers it is given (``maxnreg``) the compiler keeps loads a step ahead; left alone it saves them."""
+``STAGES`` of 0: weights in flight lie in registers. With those it is given (``maxnreg``) the compiler keeps loads a
+step ahead; left alone it saves them. Others: so many steps of shared memory (``_ring.py``), for rows of whole words of
+scales (``rest``: groups of 32 codes beyond a multiple of four)."""
 
 GATE_UP = LaunchTable(
     "moe_gate_up",

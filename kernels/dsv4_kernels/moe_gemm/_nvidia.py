@@ -36,14 +36,17 @@ _PAIRS = gl.constexpr("""
 
 
 def _decode(word: str, to: str) -> str:
-    """PTX: the eight codes of ``word`` as bf16 pairs ``to0`` to ``to3``."""
+    """PTX: the eight codes of ``word`` as bf16 pairs ``to0`` to ``to3``.
+
+    A product has two copies of a pair's codes, one with the sign where bf16 has it, one with the rest.
+    """
     lines = []
-    for pair, (sign, size) in enumerate((("shl.b32 s, {w}, 12", "shl.b32 m, {w}, 6"),
-                                         ("shl.b32 s, {w}, 8", "shl.b32 m, {w}, 2"),
-                                         ("shl.b32 s, {w}, 4", "shr.u32 m, {w}, 2"),
-                                         ("mov.b32 s, {w}", "shr.u32 m, {w}, 6"))):  # fmt: skip
-        lines.append(f"{sign.format(w=word)}; {size.format(w=word)}; and.b32 m, m, 0x01C001C0;")
-        lines.append(f"lop3.b32 {to}{pair}, s, 0x80008000, m, 0xEA;")
+    for pair in range(4):
+        if pair == 2:
+            lines.append(f"shr.u32 s, {word}, 8;")
+        codes, factor = (("0x000F000F", "0x1040"), ("0x00F000F0", "0x0104"))[pair % 2]
+        lines.append(f"and.b32 m, {word if pair < 2 else 's'}, {codes}; mul.lo.u32 m, m, {factor};")
+        lines.append(f"and.b32 {to}{pair}, m, 0x81C081C0;")
     return "\n".join(lines)
 
 
@@ -126,11 +129,12 @@ def _add_two(gate, up, g, u, x_ptr, group, word, own, groups):
 @gluon.jit
 def _gate_up_lanes_kernel(
     x_ptr, experts_ptr, w13_ptr, scales_ptr, h_ptr, inter, groups, slots, x_stride, experts_stride, limit,
-    PDL: gl.constexpr, WARP_ROWS: gl.constexpr, BLOCK_G: gl.constexpr,
+    PDL: gl.constexpr, LIFTED: gl.constexpr, WARP_ROWS: gl.constexpr, BLOCK_G: gl.constexpr,
 ):  # fmt: skip
     """``h [pairs, inter]`` = swiglu of the two products; grid: tiles of ``16 WARP_ROWS`` rows, (token, slot) pairs.
 
     ``groups``: groups of four words in a row of ``w13``. ``x_stride`` in int32 words. ``BLOCK_G``: groups of a step.
+    ``LIFTED``: ``h`` as ``_down_ring_kernel`` reads it.
     A round of the loop is two steps, each on words that were asked for a step before, in registers of their own.
     """
     WARP_GROUPS: gl.constexpr = gl.num_warps() // WARP_ROWS
@@ -168,10 +172,19 @@ def _gate_up_lanes_kernel(
         g = _fetch(base, scales, at, word, mask, below)
         u = _fetch(base, scales, at + half, word, mask, below)
         gate, up = _add_two(gate, up, next_g, next_u, x_at, group + BLOCK_G, word, own, groups)
-    y = clamped_swiglu(gl.sum(gate, axis=1), gl.sum(up, axis=1), limit)
+    y = clamped_swiglu(gl.sum(gate, axis=1), gl.sum(up, axis=1), limit).to(h_ptr.dtype.element_ty)
     out_row, kept = _out_rows(WARP_ROWS, L)
+    if LIFTED:
+        y, out_row = _lifted(y, out_row)
     out_row += gl.program_id(0) * (ROWS * WARP_ROWS)
-    gl.store(h_ptr + pair.to(gl.int64) * inter + out_row, y.to(h_ptr.dtype.element_ty), mask=kept & (out_row < inter))
+    gl.store(h_ptr + pair.to(gl.int64) * inter + out_row, y, mask=kept & (out_row < inter))
+
+
+@gluon.jit
+def _lifted(y, row):
+    """Results times ``2^100``, and where they belong as pairs (k, k + 4), as ``_ring.py`` reads them."""
+    at = row % 8
+    return (y.to(gl.float32) * 1.2676506002282294e30).to(y.dtype), row + gl.where(at < 4, at, at - 7)
 
 
 @gluon.jit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -134,26 +135,36 @@ def _lanes(
     x: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor, e: _Experts, limit: float, out: torch.Tensor
 ) -> None:
     from dsv4_kernels.moe_gemm._nvidia import _down_lanes_kernel, _gate_up_lanes_kernel
+    from dsv4_kernels.moe_gemm._ring import _gate_up_ring_kernel
+    from dsv4_kernels.moe_gemm._ring_down import _down_ring_kernel
 
     (tokens, d), slots = x.shape, experts.shape[1]
     target = target_of(x.device)
     h = workspace("moe_h", (tokens * slots, e.inter), torch.bfloat16, x.device)
     wide, groups = d // 32, e.inter // 32
-    up = GATE_UP_LANES.choose(target, tokens=tokens, groups=wide, inter=e.inter)
-    down = DOWN_LANES.choose(target, tokens=tokens, groups=groups)
+    up = GATE_UP_LANES.choose(target, tokens=tokens, groups=wide, inter=e.inter, rest=wide % 4)
+    down = DOWN_LANES.choose(target, tokens=tokens, groups=groups, rest=groups % 4)
+    for table, chosen, size in (("gate_up", up, wide), ("down", down, groups)):
+        require(
+            not chosen["STAGES"] or size % 4 == 0,
+            f"moe_{table}_lanes: STAGES {chosen['STAGES']} takes rows of a multiple of 128 codes, not of {32 * size}",
+        )
+    constants: dict[str, Any] = {"PDL": True, "LIFTED": bool(down["STAGES"])}
+    if up["STAGES"]:
+        constants["ROOM"] = max(2, triton.next_power_of_2(triton.cdiv(wide, up["BLOCK_G"])))
     launch(
-        _gate_up_lanes_kernel,
+        _gate_up_ring_kernel if up["STAGES"] else _gate_up_lanes_kernel,
         (triton.cdiv(e.inter, 16 * up["WARP_ROWS"]), tokens * slots),
         {
             "x_ptr": x.view(torch.int32), "experts_ptr": experts, "w13_ptr": e.w13.view(torch.int32),
             "scales_ptr": e.w13_scales, "h_ptr": h, "inter": e.inter, "groups": wide, "slots": slots,
             "x_stride": x.stride(0) // 2, "experts_stride": experts.stride(0), "limit": float(limit),
         },
-        {"PDL": True},
+        constants,
         up,
     )  # fmt: skip
     launch(
-        _down_lanes_kernel,
+        _down_ring_kernel if down["STAGES"] else _down_lanes_kernel,
         (triton.cdiv(d, 16 * down["WARP_ROWS"]), tokens),
         {
             "h_ptr": h.view(torch.int32), "experts_ptr": experts, "weights_ptr": weights,
