@@ -208,6 +208,8 @@ def fits(table: str, candidate: Config, sizes: Mapping[str, int]) -> bool:
         return _fits_few(candidate, sizes["tokens"], sizes["k"])
     if table == "block_fp8_gemm":
         return max(16, sizes["tokens"]) // 2 <= candidate["BLOCK_T"] <= max(16, sizes["tokens"])
+    if table.startswith("moe_") and table.endswith("_lanes"):
+        return candidate["STAGES"] == 0 or sizes["rest"] == 0
     if table == "moe_down":
         return sizes["groups"] * 2 > candidate["BLOCK_G"] >= min(16, sizes["groups"] // 2)
     return True
