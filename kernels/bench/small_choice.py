@@ -40,8 +40,9 @@ def choice_points(ops: frozenset[str], tokens: tuple[int, ...]) -> Iterator[Poin
 
 def holds(table: str, candidate: Config, sizes: Mapping[str, int]) -> bool:
     """Whether a candidate of a table of these ops is worth its time: rows fit its block, and fill half of it."""
-    if table in ("index_topk.row", "index_topk.tail"):
-        return sizes["entries"] <= candidate["BLOCK"] < 2 * sizes["entries"]
+    if table == "index_topk.tail":
+        few = candidate["CTAS"] == 1 or sizes["tokens"] <= 128
+        return few and sizes["entries"] <= candidate["BLOCK"] < 2 * sizes["entries"]
     if table == "moe_route.words":
         whole = sizes["d"] % (candidate["VEC"] * 32 * candidate.num_warps) == 0
         return whole and candidate["GROUP"] <= sizes["tokens"]
@@ -51,7 +52,7 @@ def holds(table: str, candidate: Config, sizes: Mapping[str, int]) -> bool:
 
 
 def _topk(n: int, room: int, seen: int, k: int) -> Point:
-    rivals = {"portable": _portable, "by value": _by_value}
+    rivals = {"portable": _portable}
     return Point(
         "topk", "index_topk", f"{k} of {seen} ({room})", n, lambda i: topk._topk(i, (seen,) * n, room, k), rivals,
         ("scores",),
@@ -63,13 +64,6 @@ def _portable(**arguments: Any) -> None:
     from dsv4_kernels.index_topk.triton_op import index_topk_portable
 
     index_topk_portable(**arguments)
-
-
-def _by_value(**arguments: Any) -> None:
-    """One program a row that searches by value."""
-    from dsv4_kernels.index_topk.triton_op import index_topk_by_value
-
-    index_topk_by_value(**arguments)
 
 
 def _route(n: int, name: str, shape: tuple[int, int, float]) -> Point:

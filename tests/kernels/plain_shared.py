@@ -14,9 +14,18 @@ LIST = tl.constexpr(4104)
 TOLD = tl.constexpr(4200)
 
 
+def blocked(*_):
+    return None
+
+
 @triton.jit
-def memory():
+def memory(CTAS):
     return tl.cast(ADDRESS, tl.int64).to(tl.pointer_type(tl.int64), bitcast=True)
+
+
+@triton.jit
+def begin(memory, CTAS):
+    pass
 
 
 @triton.jit
@@ -25,8 +34,13 @@ def wait():
 
 
 @triton.jit
-def clear(memory, WARPS, BINS: tl.constexpr):
-    tl.store(memory + tl.arange(0, BINS), tl.zeros((BINS,), tl.int64))
+def heard(memory, turn, bytes_, CTAS):
+    pass
+
+
+@triton.jit
+def clear(memory, WARPS: tl.constexpr, CTAS):
+    tl.store(memory + tl.arange(0, 128 * WARPS), tl.zeros((128 * WARPS,), tl.int64))
     tl.store(memory + LENGTH, 0)
 
 
@@ -36,7 +50,7 @@ def count_first(memory, bin_, BINS: tl.constexpr):
 
 
 @triton.jit
-def counts(memory, bin_):
+def counts(memory, bin_, turn, WARPS, CTAS):
     return tl.load(memory + bin_).to(tl.int32)
 
 
@@ -54,33 +68,63 @@ def noted(memory):
 
 
 @triton.jit
-def append_numbers(memory, kept, entry):
-    inside = kept == kept
-    bits = (kept + 0.0).to(tl.int32, bitcast=True)
-    key = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    place = tl.atomic_add(memory + LENGTH + entry * 0, tl.full(entry.shape, 1, tl.int64), mask=inside)
-    number = (key.to(tl.int64) << 32) | (~entry).to(tl.uint32, bitcast=True).to(tl.int64)
-    tl.store(memory + LIST + place, number, mask=inside)
+def sums_of_four(counts):
+    return tl.cumsum(counts, 1)
 
 
 @triton.jit
-def append_bin(memory, bin_, at, score, entry):
-    bits = (score + 0.0).to(tl.int32, bitcast=True)
-    key = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    number = (key.to(tl.int64) << 32) | (~entry).to(tl.uint32, bitcast=True).to(tl.int64)
-    place = tl.atomic_add(memory + LENGTH + entry * 0, tl.full(entry.shape, 1, tl.int64), mask=bin_ == at)
-    tl.store(memory + LIST + place, number, mask=bin_ == at)
+def _set(marks):
+    """Each bit of ``marks [N]``, ``[N, 32]``, and whether it is set."""
+    bit = tl.arange(0, 32)[None, :]
+    return bit, (marks[:, None] >> bit & 1) == 1
 
 
 @triton.jit
-def listed(memory, place):
-    return tl.load(memory + LIST + place)
+def _marks(bit, which):
+    return tl.sum(tl.where(which, 1 << bit, 0), 1).to(tl.int32)
 
 
 @triton.jit
-def settled(bin_, at, score, entry, last, last_entry):
-    later = (score < last) | ((score == last) & (entry > last_entry))
-    return tl.where((bin_ == at) & later, 0x7FFFFFFF, bin_)
+def number_of(marks):
+    return tl.sum(_set(marks)[1].to(tl.int32), 1)
+
+
+@triton.jit
+def _numbers(marks, first, row_ptr):
+    bit, which = _set(marks)
+    entry = first[:, None] + bit
+    bits = (number(tl.load(row_ptr + entry, mask=which, other=0.0)) + 0.0).to(tl.int32, bitcast=True)
+    key = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64)
+    return bit, which, (key << 32) | (~entry).to(tl.uint32, bitcast=True).to(tl.int64)
+
+
+@triton.jit
+def append(memory, marks, first, row_ptr, turn, CTAS):
+    _, which, each = _numbers(marks, first, row_ptr)
+    place = tl.atomic_add(memory + LENGTH + each * 0, tl.full(each.shape, 1, tl.int64), mask=which)
+    tl.store(memory + LIST + place, each, mask=which)
+
+
+@triton.jit
+def first_of(memory, marks, first, row_ptr, total, take):
+    bit, which, each = _numbers(marks, first, row_ptr)
+    before = (each * 0).to(tl.int32)
+    for i in range(total):
+        before += (tl.load(memory + LIST + i) > each).to(tl.int32)
+    return _marks(bit, which & (before < take))
+
+
+@triton.jit
+def lowest(marks, number):
+    bit, which = _set(marks)
+    return _marks(bit, which & (tl.cumsum(which.to(tl.int32), 1) <= number[:, None]))
+
+
+@triton.jit
+def write(target, marks, first, PER):
+    bit, which = _set(marks)
+    place = tl.cumsum(which.to(tl.int32), 1) - 1
+    tl.store(target[:, None] + place, first[:, None] + bit, mask=which)
 
 
 @triton.jit
@@ -100,7 +144,7 @@ def extremes(numbers):
 
 
 @triton.jit
-def tell(memory, SLOT, warp, number):
+def tell(memory, SLOT, warp, number, turn, CTAS):
     tl.store(memory + TOLD + SLOT * 32 + warp, number.to(tl.int64))
 
 
@@ -121,7 +165,7 @@ def anew(number):
 
 
 @triton.jit
-def placed(x):
+def placed(x, CTAS):
     return x
 
 

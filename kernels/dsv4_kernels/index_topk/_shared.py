@@ -1,145 +1,47 @@
 """Counters and a short list in a program's shared memory, as PTX: Gluon's shared memory knows no atomic additions.
 
 The memory is a variable of the kernel's PTX, so :func:`memory` is called once, and all else is given its address. What
-one thread writes another sees after :func:`wait`.
+one thread writes another sees after :func:`wait`. A program may be a cluster of ``CTAS`` blocks of ``WARPS``, each with
+memory of its own: a block counts what is its own, and writes what it tells into the memory of all. What is told in a
+``turn`` (0, 1, ..., the same everywhere) is there after :func:`heard`. Of two turns in a row, one at least is told
+something by every thread: so whoever is in a turn knows that all have done with the third before it.
 """
 
 from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.runtime.jit import constexpr_function
+
+from dsv4_kernels.index_topk import _ptx as ptx
 
 LANES = gl.constexpr(32)
 NOTED = gl.constexpr(8320)
 LISTED = gl.constexpr(8320 + 16)
 LIST = gl.constexpr(8320 + 32)
 TOLD = gl.constexpr(8320 + 288)
-
-# Room for 2048 counters and one of each lane, four numbers, the list's length (16 bytes), 32 numbers of 64 bits, and 5
-# slots of a number of each warp. With a row of 8192 scores it stays below the 48 KiB that every launch may have.
-_MEMORY = gl.constexpr("""
-    .shared .align 16 .b8 topk_counters[9248];
-    mov.u32 $0, topk_counters;
-""")
-_NUMBER = gl.constexpr("max.f32 $0, $1, 0fFF800000;")
-_CLEAR = gl.constexpr("st.shared.u32 [$1], 0; mov.u32 $0, 0;")
-_READ_FOUR = gl.constexpr("ld.shared.v4.u32 {$0, $1, $2, $3}, [$4];")
-_READ_LISTED = gl.constexpr("ld.shared.u64 $0, [$1];")
-_HIGHEST_BIT = gl.constexpr("bfind.u32 $0, $1;")
-_COUNT_FIRST = gl.constexpr("""
-{
-    .reg .b32 at;
-    min.u32 at, $1, $2;
-    red.shared.add.u32 [at], 1;
-    mov.u32 $0, 0;
-}
-""")
-# A negative address means: nothing.
-_NOTE = gl.constexpr("""
-{
-    .reg .pred p;
-    setp.ge.s32 p, $1, 0;
-    @p st.shared.v4.u32 [$1], {$2, $3, $4, $4};
-    mov.u32 $0, 0;
-}
-""")
-_TELL = gl.constexpr("st.shared.u32 [$1], $2; mov.u32 $0, 0;")
-_TOLD_BEFORE = gl.constexpr("""
-{
-    .reg .pred p;
-    .reg .b32 lane, at, number;
-    mov.u32 lane, %laneid;
-    setp.lt.s32 p, lane, $2;
-    mad.lo.u32 at, lane, 4, $1;
-    mov.u32 number, 0;
-    @p ld.shared.u32 number, [at];
-    redux.sync.add.s32 $0, number, 0xffffffff;
-}
-""")
-_MOST_TOLD = gl.constexpr("""
-{
-    .reg .b32 lane, at, number;
-    mov.u32 lane, %laneid;
-    and.b32 lane, lane, $2;
-    mad.lo.u32 at, lane, 4, $1;
-    ld.shared.u32 number, [at];
-    redux.sync.max.s32 $0, number, 0xffffffff;
-}
-""")
-# Of four elements, whose bins are $4 to $7, those in bin $8 are found.
-_FIND_FOUR = """
-{
-    .reg .pred p;
-    setp.eq.s32 p, $4, $8; setp.eq.or.s32 p, $5, $8, p;
-    setp.eq.or.s32 p, $6, $8, p; setp.eq.or.s32 p, $7, $8, p;
-    mov.u32 $0, $4; mov.u32 $1, $5; mov.u32 $2, $6; mov.u32 $3, $7;
-    @!p bra DONE;
-"""
+BARRIERS = gl.constexpr(9248)
+OTHERS = gl.constexpr(9248 + 32)
 
 
-def _of_four(then: str) -> gl.constexpr:
-    """PTX that does ``then`` for each element that is found: BIN, SCORE and ENTRY are its operands, OUT the result."""
-    text = _FIND_FOUR
-    for i in range(4):
-        each = then.replace("BIN", f"${4 + i}").replace("SCORE", f"${12 + i}").replace("ENTRY", f"${16 + i}")
-        text += f"{{\n    .reg .pred p;\n    setp.ne.s32 p, ${4 + i}, $8;\n    @p bra NEXT;{each}NEXT:\n}}\n"
-        text = text.replace("OUT", f"${i}")
-    return gl.constexpr(text + "DONE:\n}\n")
+@constexpr_function
+def _blocks(CTAS, RANK, APART):
+    """Bases of a layout over a cluster: its first dim is split over the blocks, or each has all to itself."""
+    bits = range(CTAS.bit_length() - 1)
+    return [[0 if APART else 1 << bit, *[0] * (RANK - 1)] for bit in bits]
 
 
-_APPEND = _of_four("""
-    .reg .f32 f;
-    .reg .b32 at, key, flip, entry;
-    add.f32 f, SCORE, 0f00000000;
-    mov.b32 key, f;
-    shr.s32 flip, key, 31; and.b32 flip, flip, 0x7FFFFFFF; xor.b32 key, key, flip;
-    not.b32 entry, ENTRY;
-    atom.shared.inc.u32 at, [$20 + -16], 0xFFFFFFFF;
-    mad.lo.u32 at, at, 8, $20;
-    st.shared.v2.b32 [at], {entry, key};
-""")
-# Those after the score $20 of entry $24 leave their bin.
-_SETTLE = _of_four("""
-    .reg .pred q;
-    setp.eq.f32 q, SCORE, $20;
-    setp.gt.and.s32 q, ENTRY, $24, q;
-    setp.lt.or.f32 q, SCORE, $20, q;
-    selp.b32 OUT, 0x7FFFFFFF, BIN, q;
-""")
-_APPEND_OPERANDS = gl.constexpr("=&r,=&r,=&r,=&r" + ",r" * 8 + ",f" * 4 + ",r" * 8)
-_SETTLE_OPERANDS = gl.constexpr("=&r,=&r,=&r,=&r" + ",r" * 8 + ",f" * 4 + ",r" * 4 + ",f" * 4 + ",r" * 4)
-# Of four elements those that are numbers ($8 to $11), as keys, each with its entry. The length is kept in bytes.
-_APPEND_FOUR = gl.constexpr(
-    """
-{
-    .reg .pred p;
-    mov.u32 $0, 0; mov.u32 $1, 0; mov.u32 $2, 0; mov.u32 $3, 0;
-    setp.num.f32 p, $8, $8; setp.num.or.f32 p, $9, $9, p;
-    setp.num.or.f32 p, $10, $10, p; setp.num.or.f32 p, $11, $11, p;
-    @!p bra DONE;
-"""
-    + "".join(
-        f"""
-    {{
-        .reg .pred p; .reg .f32 f; .reg .b32 at, key, flip, entry;
-        setp.nan.f32 p, ${8 + i}, ${8 + i};
-        @p bra NEXT;
-        atom.shared.add.u32 at, [$4 + -16], 8; add.u32 at, at, $4;
-        add.f32 f, ${8 + i}, 0f00000000;
-        mov.b32 key, f;
-        shr.s32 flip, key, 31; and.b32 flip, flip, 0x7FFFFFFF; xor.b32 key, key, flip;
-        not.b32 entry, ${12 + i};
-        st.shared.v2.b32 [at], {{entry, key}};
-    NEXT:
-    }}
-"""
-        for i in range(4)
-    )
-    + """
-DONE:
-}
-"""
-)
+@constexpr_function
+def blocked(PER, OVER, WARPS, CTAS, APART=False):
+    """A layout: so many elements of a thread, lanes and warps for each dim, the last one fastest."""
+    return gl.BlockedLayout(PER, OVER, WARPS, list(range(len(PER)))[::-1], _blocks(CTAS, len(PER), APART))
+
+
+@constexpr_function
+def swizzled(PER, CTAS):
+    """Of rows of ``PER`` float32 in shared memory."""
+    phases = (32 // PER, PER // 4) if PER < 32 else (1, 8)
+    return gl.SwizzledSharedLayout(4, *phases, [1, 0], _blocks(CTAS, 2, False))
 
 
 @gluon.jit
@@ -149,25 +51,45 @@ def _asm(TEXT: gl.constexpr, OPERANDS: gl.constexpr, values):
 
 
 @gluon.jit
-def memory():
-    """The address; what lies there is not known."""
-    return gl.inline_asm_elementwise(_MEMORY, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+def memory(CTAS: gl.constexpr):
+    """The address; what lies there is not known. The blocks of a cluster have all begun."""
+    if CTAS == 1:
+        at = gl.inline_asm_elementwise(ptx.MEMORY_ALONE, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+    else:
+        at = gl.inline_asm_elementwise(ptx.MEMORY_OF_CLUSTER, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+    return at
+
+
+@gluon.jit
+def begin(memory, CTAS: gl.constexpr):
+    """Once, before anything is told: the blocks of a cluster have all begun, and what they cleared is clear."""
+    if CTAS > 1:
+        _asm(ptx.BEGIN, "=r,r", [memory + BARRIERS])
 
 
 @gluon.jit
 def wait():
-    """Until all threads are here."""
+    """Until all threads of the block are here."""
     gl.thread_barrier()
 
 
 @gluon.jit
-def clear(memory, WARPS: gl.constexpr, BINS: gl.constexpr):
-    """``BINS`` counters and the list's length to 0."""
+def heard(memory, turn, bytes_, CTAS: gl.constexpr):
+    """Until what was told in the ``turn`` is there, so many bytes in a cluster."""
+    if CTAS == 1:
+        gl.thread_barrier()
+    else:
+        _asm(ptx.HEARD, "=r,r,r,r", [memory + BARRIERS, turn, bytes_])
+
+
+@gluon.jit
+def clear(memory, WARPS: gl.constexpr, CTAS: gl.constexpr):
+    """Four counters a thread, and the list's length, to 0."""
     THREADS: gl.constexpr = WARPS * LANES
-    thread = gl.arange(0, THREADS, layout=gl.BlockedLayout([1], [LANES], [WARPS], [0]))
-    for part in gl.static_range(BINS // THREADS):
-        _asm(_CLEAR, "=r,r", [memory + (part * THREADS + thread) * 4])
-    _asm(_CLEAR, "=r,r", [memory + LISTED])
+    thread = gl.arange(0, THREADS, layout=blocked([1], [LANES], [WARPS], CTAS, True))
+    for part in gl.static_range(4):
+        _asm(ptx.CLEAR, "=r,r", [memory + (part * THREADS + thread) * 4])
+    _asm(ptx.CLEAR, "=r,r", [memory + LISTED])
 
 
 @gluon.jit
@@ -178,83 +100,113 @@ def count_first(memory, bin_, BINS: gl.constexpr):
     L: gl.constexpr = bin_.type.layout
     lane = gl.arange(0, bin_.shape[0], layout=gl.SliceLayout(1, L)) % LANES
     other = memory + (BINS + lane) * 4
-    _asm(_COUNT_FIRST, "=r,r,r", [memory + bin_ * 4, other[:, None]])
+    _asm(ptx.COUNT_FIRST, "=r,r,r", [memory + bin_ * 4, other[:, None]])
 
 
 @gluon.jit
-def counts(memory, bin_):
-    """The counters of ``bin_``, of which a thread has four times some, in order."""
+def _four(at):
+    """The int32 at an address and those after it, of which a thread has four times some."""
     return gl.inline_asm_elementwise(
-        _READ_FOUR, "=r,=r,=r,=r,r,r,r,r", [memory + bin_ * 4], dtype=gl.int32, is_pure=False, pack=4
+        ptx.READ_FOUR, "=r,=r,=r,=r,r,r,r,r", [at], dtype=gl.int32, is_pure=False, pack=4
     )  # fmt: skip
+
+
+@gluon.jit
+def counts(memory, bin_, turn, WARPS: gl.constexpr, CTAS: gl.constexpr):
+    """The counters of ``bin_``, of which a thread has four times some, in order: the sums over a cluster."""
+    wait()
+    sums = _four(memory + bin_ * 4)
+    if CTAS > 1:
+        EACH: gl.constexpr = WARPS * LANES * 16
+        own = memory + OTHERS + _asm(ptx.RANK, "=r", []) * EACH + bin_ * 4
+        for block in gl.static_range(CTAS):
+            gl.inline_asm_elementwise(
+                ptx.SEND_FOUR, "=r,=r,=r,=r" + ",r" * 20, [sums, own, memory + BARRIERS, turn, block],
+                dtype=gl.int32, is_pure=False, pack=4,
+            )  # fmt: skip
+        heard(memory, turn, EACH * CTAS, CTAS)
+        sums = bin_ * 0
+        for block in gl.static_range(CTAS):
+            sums += _four(memory + OTHERS + block * EACH + bin_ * 4)
+    return sums
 
 
 @gluon.jit
 def note(memory, found, a, b, c):
     """Three numbers of the one element that is ``found``."""
-    _asm(_NOTE, "=r,r,r,r,r", [gl.where(found, memory + NOTED, -1), a, b, c])
+    _asm(ptx.NOTE, "=r,r,r,r,r", [gl.where(found, memory + NOTED, -1), a, b, c])
 
 
 @gluon.jit
 def noted(memory):
     """What :func:`note` was given: three scalars."""
     four = gl.inline_asm_elementwise(
-        _READ_FOUR, "=r,=r,=r,=r,r", [memory + NOTED],
+        ptx.READ_FOUR, "=r,=r,=r,=r,r", [memory + NOTED],
         dtype=(gl.int32, gl.int32, gl.int32, gl.int32), is_pure=False, pack=1,
     )  # fmt: skip
     return four[0], four[1], four[2]
 
 
 @gluon.jit
-def append_numbers(memory, kept, entry):
-    """List elements that are numbers, in any order: the key of each above the complement of its entry.
-
-    A thread has four times some elements, and most have no such ones.
-    """
-    gl.inline_asm_elementwise(
-        _APPEND_FOUR, "=r,=r,=r,=r" + ",r" * 4 + ",f" * 4 + ",r" * 4, [memory + LIST, kept, entry],
-        dtype=gl.int32, is_pure=False, pack=4,
-    )  # fmt: skip
-
-
-@gluon.jit
-def append_bin(memory, bin_, at, score, entry):
-    """List elements whose ``bin_`` is ``at``, in any order: the key of each score above the complement of its entry.
-
-    A thread has four times some elements, and most have no such ones.
-    """
-    gl.inline_asm_elementwise(
-        _APPEND, _APPEND_OPERANDS, [bin_, at, score, entry, memory + LIST], dtype=gl.int32, is_pure=False, pack=4
-    )  # fmt: skip
-
-
-@gluon.jit
-def listed(memory, place):
-    """int64 at each ``place`` of the list."""
+def sums_of_four(counts):
+    """Of a thread's elements, of which it has four, the sum up to each."""
     return gl.inline_asm_elementwise(
-        _READ_LISTED, "=l,r", [memory + LIST + place * 8], dtype=gl.int64, is_pure=False, pack=1
+        ptx.SUMS_OF_FOUR, "=&r,=&r,=&r,=&r,r,r,r,r", [counts], dtype=gl.int32, is_pure=True, pack=4
     )  # fmt: skip
 
 
 @gluon.jit
-def settled(bin_, at, score, entry, last, last_entry):
-    """``bin_``, where of those in bin ``at`` all that come after the score ``last`` of ``last_entry`` go to the end."""
-    return gl.inline_asm_elementwise(
-        _SETTLE, _SETTLE_OPERANDS, [bin_, at, score, entry, last, last_entry], dtype=gl.int32, is_pure=False, pack=4
-    )  # fmt: skip
+def number_of(marks):
+    """How many marks each thread has."""
+    return gl.inline_asm_elementwise("popc.b32 $0, $1;", "=r,r", [marks], dtype=gl.int32, is_pure=True, pack=1)
+
+
+@gluon.jit
+def append(memory, marks, first, row_ptr, turn, CTAS: gl.constexpr):
+    """List what is marked, in any order: the key of its score above the complement of its entry. 8 bytes each.
+
+    The lowest mark of a thread is of its entry ``first`` in the row at ``row_ptr``. Few threads have any.
+    """
+    if CTAS == 1:
+        _asm(ptx.APPEND, "=r,r,r,l,r", [marks, first, row_ptr.to(gl.int64), memory + LIST])
+    else:
+        operands = [marks, first, row_ptr.to(gl.int64), memory + LIST, memory + BARRIERS, turn, CTAS]
+        _asm(ptx.APPEND_ALL, "=r,r,r,l,r,r,r,r", operands)
+
+
+@gluon.jit
+def first_of(memory, marks, first, row_ptr, total, take):
+    """Those ``marks`` of :func:`append` that are among the first ``take`` of the ``total`` on the list."""
+    return _asm(ptx.FIRST, "=&r,r,r,l,r,r,r", [marks, first, row_ptr.to(gl.int64), memory + LIST, total, take])
+
+
+@gluon.jit
+def lowest(marks, number):
+    """So many of the ``marks``, from the lowest on."""
+    return _asm(ptx.LOWEST, "=&r,r,r", [marks, number])
+
+
+@gluon.jit
+def write(target, marks, first, PER: gl.constexpr):
+    """The entries of marks, of which a thread may have ``PER``, in order from its ``target`` on."""
+    if PER <= 8:
+        _asm(ptx.WRITE_OF_8, "=r,r,r,l", [marks, first, target.to(gl.int64)])
+    elif PER <= 16:
+        _asm(ptx.WRITE_OF_16, "=r,r,r,l", [marks, first, target.to(gl.int64)])
+    else:
+        _asm(ptx.WRITE, "=r,r,r,l", [marks, first, target.to(gl.int64)])
 
 
 @gluon.jit
 def number(x):
     """``x``, NaN as -inf."""
-    return gl.inline_asm_elementwise(_NUMBER, "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
+    return gl.inline_asm_elementwise(ptx.NUMBER, "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
 
 
 @gluon.jit
-def placed(x):
+def placed(x, CTAS: gl.constexpr):
     """``x [threads, PER]`` in shared memory, such that a thread's row and neighbours in a row are read alike."""
-    PER: gl.constexpr = x.shape[1]
-    layout: gl.constexpr = gl.SwizzledSharedLayout(4, 32 // PER if PER < 32 else 1, PER // 4 if PER < 32 else 8, [1, 0])
+    layout: gl.constexpr = swizzled(x.shape[1], CTAS)
     return gl.allocate_shared_memory(x.dtype, x.shape, layout, x)
 
 
@@ -265,21 +217,25 @@ def taken(place, like):
 
 
 @gluon.jit
-def tell(memory, SLOT: gl.constexpr, warp, number):
-    """The int32 ``number`` of each ``warp`` into ``SLOT``, 0 to 4."""
-    _asm(_TELL, "=r,r,r", [memory + TOLD + SLOT * 128 + warp * 4, number])
+def tell(memory, SLOT: gl.constexpr, warp, number, turn, CTAS: gl.constexpr):
+    """The int32 ``number`` of each ``warp`` into ``SLOT``, 0 to 4, of every block: 4 bytes each."""
+    at = memory + TOLD + SLOT * 128 + warp * 4
+    if CTAS == 1:
+        _asm(ptx.TELL, "=r,r,r", [at, number])
+    else:
+        _asm(ptx.TELL_ALL, "=r,r,r,r,r,r", [at, number, memory + BARRIERS, turn, CTAS])
 
 
 @gluon.jit
 def told_before(memory, SLOT: gl.constexpr, warp):
     """The sum of what warps before each ``warp`` told."""
-    return _asm(_TOLD_BEFORE, "=r,r,r", [memory + TOLD + SLOT * 128 + warp * 0, warp])
+    return _asm(ptx.TOLD_BEFORE, "=r,r,r", [memory + TOLD + SLOT * 128 + warp * 0, warp])
 
 
 @gluon.jit
 def most_told(memory, SLOT: gl.constexpr, WARPS: gl.constexpr):
     """The greatest that was told: a scalar."""
-    return _asm(_MOST_TOLD, "=r,r,r", [memory + TOLD + SLOT * 128, WARPS - 1])
+    return _asm(ptx.MOST_TOLD, "=r,r,r", [memory + TOLD + SLOT * 128, WARPS - 1])
 
 
 @gluon.jit
@@ -291,7 +247,7 @@ def anew(number):
 @gluon.jit
 def highest_bit(number):
     """Of a scalar that is not 0, as if it were unsigned."""
-    return gl.inline_asm_elementwise(_HIGHEST_BIT, "=r,r", [number], dtype=gl.int32, is_pure=True, pack=1)
+    return gl.inline_asm_elementwise(ptx.HIGHEST_BIT, "=r,r", [number], dtype=gl.int32, is_pure=True, pack=1)
 
 
 @gluon.jit

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from dsv4_kernels.index_topk._launch import INDEX_TOPK, MERGE, ROW, TAIL
+from dsv4_kernels.index_topk._launch import INDEX_TOPK, MERGE, TAIL
 from dsv4_kernels.index_topk.reference import index_topk_reference
 from dsv4_kernels.registry import Arguments, Case, Cost, KernelSpec, Tolerance
 from dsv4_kernels.testing.inputs import Inputs
@@ -71,13 +71,9 @@ SPECS = (
             Case("t4096-4k", lambda i: _topk(i, (4096,) * 4096, 4096, 512), small=False, bench=True),
         ),
         _cost,
-        (INDEX_TOPK, MERGE, ROW, TAIL),
+        (INDEX_TOPK, MERGE, TAIL),
         outputs=("out",),
         tolerance=Tolerance(exact=frozenset({"out"})),
-        variants={
-            "portable": ("dsv4_kernels.index_topk.triton_op:index_topk_portable", "sm_90"),
-            "value": ("dsv4_kernels.index_topk.triton_op:index_topk_by_value", "sm_90"),
-        },
-        untried={"tail": ("dsv4_kernels.index_topk.triton_op:index_topk_by_tail", "sm_90")},
+        variants={"portable": ("dsv4_kernels.index_topk.triton_op:index_topk_portable", "sm_90")},
     ),
 )

@@ -9,7 +9,7 @@ import triton
 
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
 from dsv4_kernels.index_topk._kernel import _index_topk_kernel, _index_topk_merge_kernel
-from dsv4_kernels.index_topk._launch import INDEX_TOPK, MERGE, ROW, TAIL
+from dsv4_kernels.index_topk._launch import INDEX_TOPK, MERGE, TAIL
 from dsv4_kernels.launch import Config, launch, overlaps
 from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace
@@ -17,48 +17,26 @@ from dsv4_kernels.workspace import workspace
 
 def index_topk(scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.Tensor) -> None:
     """See :func:`dsv4_kernels.index_topk.index_topk_reference`."""
-    entries = scores.shape[1]
+    rows, entries = scores.shape
     if overlaps(scores):
-        tail = TAIL.choose(target_of(scores.device), entries=entries, tokens=scores.shape[0])
-        if 0 < entries <= tail["BLOCK"]:
-            _by_tail(scores, visible, k, out, tail)
-            return
-    index_topk_by_value(scores, visible, k, out)
-
-
-def index_topk_by_value(scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.Tensor) -> None:
-    """As :func:`index_topk`, with NVIDIA's sibling that searches by value for all rows that fit its table."""
-    if overlaps(scores):
-        chosen = ROW.choose(target_of(scores.device), entries=scores.shape[1])
-        if scores.shape[1] <= chosen["BLOCK"]:
-            from dsv4_kernels.index_topk._nvidia import _index_topk_row_kernel
-
-            _one_program_a_row(_index_topk_row_kernel, scores, visible, k, out, chosen)
+        chosen = TAIL.choose(target_of(scores.device), entries=entries, tokens=rows)
+        if 0 < entries <= chosen["BLOCK"]:
+            _by_tail(scores, visible, k, out, chosen)
             return
     index_topk_portable(scores, visible, k, out)
 
 
-def index_topk_by_tail(scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.Tensor) -> None:
-    """As :func:`index_topk`, with NVIDIA's sibling that counts few scores for all rows that fit a candidate of it."""
-    fit = [c for c in TAIL.candidates if 0 < scores.shape[1] <= c["BLOCK"]]
-    if fit:
-        _by_tail(scores, visible, k, out, fit[0])
-    else:
-        index_topk(scores, visible, k, out)
-
-
 def _by_tail(scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.Tensor, chosen: Config) -> None:
-    if chosen["SHARE"]:
-        from dsv4_kernels.index_topk._tail_shared import _index_topk_tail_kernel
-    else:
-        from dsv4_kernels.index_topk._tail import _index_topk_tail_kernel
-    _one_program_a_row(_index_topk_tail_kernel, scores, visible, k, out, chosen)
+    """NVIDIA's sibling, for rows that fit."""
+    from dsv4_kernels.index_topk._tail import _index_topk_tail_kernel
+
+    launch_rows(_index_topk_tail_kernel, scores, visible, k, out, chosen)
 
 
-def _one_program_a_row(
+def launch_rows(
     kernel: Any, scores: torch.Tensor, visible: torch.Tensor, k: int, out: torch.Tensor, chosen: Config
 ) -> None:
-    """One of NVIDIA's siblings."""
+    """Launch ``kernel``, one program or cluster a row."""
     _check(scores, visible, k, out)
     launch(
         kernel,

@@ -16,10 +16,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from dsv4_kernels.moe_route._choose import begin, choose, total
 from dsv4_kernels.moe_route._kernel import _score
 
 LANES = gl.constexpr(32)
-GONE = gl.constexpr(-0x80000000)
 NAN = gl.constexpr(0x7FFFFFFF)
 ROWS = gl.constexpr(2)
 
@@ -30,45 +30,12 @@ _PRODUCT = gl.constexpr(
 )
 _PRODUCT_OPERANDS = gl.constexpr("=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f")
 
-# Four words at the first of two addresses once none is 0; zeros at address 0. After seconds it gives up with an error.
-_AWAIT = gl.constexpr("""
-{
-    .reg .pred p;
-    .reg .b32 a, b, c, d, patience;
-    mov.b32 patience, 0;
-    mov.b64 $0, 0;
-    mov.b64 $1, 0;
-    setp.eq.s64 p, $2, 0;
-    @p bra DONE;
-AGAIN:
-    add.u32 patience, patience, 1;
-    setp.gt.u32 p, patience, 0x1000000;
-    @p trap;
-    ld.relaxed.gpu.global.v4.b32 {a, b, c, d}, [$2];
-    setp.eq.s32 p, a, 0;
-    setp.eq.or.s32 p, b, 0, p;
-    setp.eq.or.s32 p, c, 0, p;
-    setp.eq.or.s32 p, d, 0, p;
-    @p bra AGAIN;
-    mov.b64 $0, {a, b};
-    mov.b64 $1, {c, d};
-DONE:
-}
-""")
-
 
 @gluon.jit
 def _word(score):
     """int32 of float32 ``score``, never 0; NaN as one of them."""
     bits = gl.where(score == score, score.to(gl.int32, bitcast=True), NAN)
     return ~bits
-
-
-@gluon.jit
-def _rank(value):
-    """int32 in the order of float32 ``value``, greater than ``GONE``; -0 equals 0, NaN is the least."""
-    bits = (gl.where(value == value, value, -3.0e38) + 0.0).to(gl.int32, bitcast=True)
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @gluon.jit
@@ -143,68 +110,6 @@ def _of_group(
 
 
 @gluon.jit
-def _received(words_ptr, N_EXPERTS: gl.constexpr, E_PAD: gl.constexpr):
-    """All words ``[E_PAD]`` of a token, 0 past the experts."""
-    P: gl.constexpr = gl.BlockedLayout([2], [LANES], [gl.num_warps()], [0])
-    pair = gl.arange(0, E_PAD // 2, layout=P)
-    at = words_ptr.to(gl.int64) + pair.to(gl.int64) * 8
-    both = gl.inline_asm_elementwise(
-        _AWAIT, "=&l,=&l,l,l", [gl.where(pair * 2 < N_EXPERTS, at, 0)], dtype=gl.int64, is_pure=False, pack=2
-    )  # fmt: skip
-    return gl.reshape(gl.join(both.to(gl.int32), (both >> 32).to(gl.int32)), [E_PAD])
-
-
-@gluon.jit
-def _one_by_one(key, expert, TOP_K: gl.constexpr):
-    """As :func:`_places`, where keys are alike: of those the lowest expert first."""
-    place = key * 0 + TOP_K
-    for at in range(TOP_K):
-        best = gl.max(key, axis=0)
-        mine = expert == gl.min(gl.where(key == best, expert, 2147483647), axis=0)
-        place = gl.where(mine, at, place)
-        key = gl.where(mine, GONE, key)
-    return place
-
-
-@gluon.jit
-def _places(key, expert, TOP_K: gl.constexpr):
-    """The rank of each ``key`` if it is one of the ``TOP_K`` greatest, else ``TOP_K``."""
-    place = key * 0 + TOP_K
-    left = key
-    for at in gl.static_range(TOP_K):
-        mine = left == gl.max(left, axis=0)
-        place = gl.where(mine, at, place)
-        left = gl.where(mine, GONE, left)
-    if gl.sum((place < TOP_K).to(gl.int32), axis=0) != TOP_K:
-        place = _one_by_one(key, expert, TOP_K)
-    return place
-
-
-@gluon.jit
-def _choose(
-    words_ptr, bias, weights_ptr, experts_ptr, scale,
-    RENORMALISE: gl.constexpr, TOP_K: gl.constexpr, N_EXPERTS: gl.constexpr, E_PAD: gl.constexpr,
-):  # fmt: skip
-    """The choice of one token. Every warp makes it, so that nothing is exchanged. Words are 0 behind it."""
-    E: gl.constexpr = bias.type.layout
-    bits = gl.convert_layout(~_received(words_ptr, N_EXPERTS, E_PAD), E)
-    score = bits.to(gl.float32, bitcast=True)
-    expert = gl.arange(0, E_PAD, layout=E)
-    place = _places(gl.where(expert < N_EXPERTS, _rank(score + bias), GONE), expert, TOP_K)
-    chosen = place < TOP_K
-    if RENORMALISE:
-        score = score * (scale / (gl.sum(gl.where(chosen, score, 0.0), axis=0) + 1e-20))
-    else:
-        score = score * scale
-    gl.store(weights_ptr + place, score, mask=chosen)
-    gl.store(experts_ptr + place, expert.to(gl.int64), mask=chosen)
-    gl.thread_barrier()  # all have read
-    line: gl.constexpr = gl.BlockedLayout([4], [LANES], [gl.num_warps()], [0])
-    word = gl.arange(0, E_PAD, layout=line)
-    gl.store(words_ptr + word, gl.zeros([E_PAD], gl.int32, layout=line), mask=word < N_EXPERTS)
-
-
-@gluon.jit
 def _route_words_kernel(
     x_ptr, gate_ptr, bias_ptr, weights_ptr, experts_ptr, words_ptr,
     n_tokens, x_stride, gate_stride, weights_stride, experts_stride, scale,
@@ -212,7 +117,8 @@ def _route_words_kernel(
     TOP_K: gl.constexpr, N_EXPERTS: gl.constexpr, E_PAD: gl.constexpr, STEPS: gl.constexpr,
     PAIRS: gl.constexpr, GROUP: gl.constexpr, VEC: gl.constexpr,
 ):  # fmt: skip
-    """Scores of all tokens and ``2 PAIRS`` experts; the last programs choose. Grid: expert tiles, all full.
+    """Scores of all tokens and ``2 PAIRS`` experts; the last programs choose. Grid: expert tiles, all full, more than
+    there are tokens.
 
     ``words``: int32 ``[n_tokens, E_PAD]``, 0 before and after. ``GROUP``: tokens of a round, 1, 2, 4 or 8. ``VEC``:
     columns of a lane in a step.
@@ -221,7 +127,7 @@ def _route_words_kernel(
     BLOCK_D: gl.constexpr = VEC * LANES * WARPS
     L: gl.constexpr = gl.BlockedLayout([VEC], [LANES], [WARPS], [0])
     line: gl.constexpr = gl.BlockedLayout([1], [LANES], [WARPS], [0])
-    E: gl.constexpr = gl.SliceLayout(0, gl.BlockedLayout([1, 1], [1, LANES], [WARPS, 1], [1, 0]))
+    E: gl.constexpr = gl.BlockedLayout([E_PAD // (WARPS * LANES)], [LANES], [WARPS], [0])
     col = gl.arange(0, BLOCK_D, layout=L)
     first = gl.program_id(0) * (ROWS * PAIRS)
     a0 = _rows(gate_ptr, col, first, gate_stride, STEPS, BLOCK_D)
@@ -235,6 +141,7 @@ def _route_words_kernel(
         bias = gl.load(bias_ptr + every, mask=every < N_EXPERTS, other=0.0)
     else:
         bias = gl.zeros([E_PAD], gl.float32, layout=E)
+    memory = begin()
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
@@ -242,16 +149,16 @@ def _route_words_kernel(
         sums = _of_group(
             x_ptr, turn, n_tokens, a0, a1, b0, b1, col, x_stride, STEPS, PAIRS, VEC, BLOCK_D, GROUP
         )  # fmt: skip
-        logits = gl.convert_layout(gl.sum(sums, 0), line)
+        logits = total(memory, sums, turn // GROUP % 2)
         of = gl.arange(0, ROWS * PAIRS * GROUP, layout=line)
         token = turn + of % GROUP
         own = first + of // GROUP // PAIRS + of // GROUP % PAIRS * 2
         word = _word(_score(logits, SCORING))
         gl.atomic_add(words_ptr + token * E_PAD + own, word, mask=token < n_tokens, sem="relaxed")
-    tiles = gl.num_programs(0)
-    for token in range(tiles - 1 - gl.program_id(0), n_tokens, tiles):
-        place = token.to(gl.int64)  # type: ignore[attr-defined]
-        _choose(
-            words_ptr + token * E_PAD, bias, weights_ptr + place * weights_stride, experts_ptr + place * experts_stride,
-            scale, RENORMALISE, TOP_K, N_EXPERTS, E_PAD,
+    token = gl.num_programs(0) - 1 - gl.program_id(0)
+    if token < n_tokens:
+        place = token.to(gl.int64)
+        choose(
+            memory, words_ptr + token * E_PAD, bias, weights_ptr + place * weights_stride,
+            experts_ptr + place * experts_stride, scale, RENORMALISE, TOP_K, N_EXPERTS, E_PAD,
         )  # fmt: skip

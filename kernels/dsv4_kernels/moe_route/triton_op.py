@@ -76,7 +76,7 @@ def moe_route(
     bounds = {"bias_ptr": bias, "n_experts": n_experts}
     if table is None and overlaps(x) and counted("tokens", tokens) <= WORDS_TOKENS:
         words = WORDS.choose(target, tokens=tokens, d=d)
-        if _sends_words(x, gate, scoring, words):
+        if _sends_words(x, gate, scoring, top_k, words):
             _by_words(shared | bounds, choice, words)
             return
     if table is None and counted("tokens", tokens) <= FEW_TOKENS:
@@ -100,16 +100,19 @@ def moe_route(
     )  # fmt: skip
 
 
-def _sends_words(x: torch.Tensor, gate: torch.Tensor, scoring: str, chosen: Config) -> bool:
-    """Whether NVIDIA's sibling is chosen and can: whole tiles of bf16, aligned, that are scored one by one."""
-    if not chosen["PAIRS"]:
+def _sends_words(x: torch.Tensor, gate: torch.Tensor, scoring: str, top_k: int, chosen: Config) -> bool:
+    """Whether NVIDIA's sibling is chosen and can: whole tiles of bf16, aligned, that are scored one by one.
+
+    A thread chooses among 1, 2 or 4 experts, and no warp's share of them has fewer than are chosen, but for none.
+    """
+    if not chosen["PAIRS"] or x.dtype != torch.bfloat16 or scoring == "softmax":
         return False
-    columns = chosen["VEC"] * 32 * chosen.num_warps
-    aligned = x.stride(0) % 8 == 0 and gate.stride(0) % 8 == 0 and gate.shape[0] > 32
-    return (
-        aligned and x.dtype == torch.bfloat16 and scoring != "softmax"
-        and x.shape[1] % columns == 0 and gate.shape[0] % 4 == 0
-    )  # fmt: skip
+    (n_experts, d), warps = gate.shape, chosen.num_warps
+    share = triton.next_power_of_2(n_experts) // warps
+    if not 32 <= share <= 128 or top_k * warps > 64 or 0 < n_experts % share < top_k:
+        return False
+    aligned = x.stride(0) % 8 == 0 and gate.stride(0) % 8 == 0 and n_experts % 4 == 0
+    return aligned and d % (chosen["VEC"] * 32 * warps) == 0
 
 
 def moe_route_portable(**arguments: Any) -> None:

@@ -6,7 +6,7 @@ import torch
 import triton
 
 from dsv4_kernels.checks import require_dtype, require_shape, require_unit_stride
-from dsv4_kernels.launch import launch
+from dsv4_kernels.launch import launch, overlaps
 from dsv4_kernels.target import target_of
 from dsv4_kernels.verify._kernel import _parts_kernel, _verify_kernel
 from dsv4_kernels.verify._launch import VERIFY
@@ -47,7 +47,7 @@ def verify(
         "logits_ptr": logits, "temperature_ptr": temperature, "vocab": vocab, "k": k,
         "logits_stride_s": logits.stride(0), "logits_stride_k": logits.stride(1), "parts": parts, **sums,
     }  # fmt: skip
-    launch(_parts_kernel, (parts, requests * k), shape, {}, chosen)
+    launch(_parts_kernel, (parts, requests * k), shape, {"PDL": overlaps(logits)}, chosen)
     launch(
         _verify_kernel,
         (parts, requests),
@@ -59,9 +59,11 @@ def verify(
             "accepted_ptr": accepted, "tokens_ptr": tokens, "draft_stride": draft.stride(0),
             "probs_stride_s": 0 if draft_probs is None else draft_probs.stride(0),
             "probs_stride_k": 0 if draft_probs is None else draft_probs.stride(1),
-            "tokens_stride": tokens.stride(0), "race_parts": parts,
+            "tokens_stride": tokens.stride(0),
         },
-        {"HAS_PROBS": draft_probs is not None, "PARTS_PAD": triton.next_power_of_2(parts),
-         "RACE_PAD": triton.next_power_of_2(parts)},
+        {
+            "HAS_PROBS": draft_probs is not None, "K_PAD": triton.next_power_of_2(k),
+            "PARTS_PAD": triton.next_power_of_2(parts), "PDL": overlaps(logits),
+        },
         chosen,
     )  # fmt: skip
