@@ -11,11 +11,17 @@ TURN = tl.constexpr(6.283185307179586)
 
 
 @triton.jit
-def _angles(position, frequencies_ptr, D: tl.constexpr, HALF: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Cosines and sines of the pairs of a row, ``[1, BLOCK_D / 2]``: the angle is reduced in float64."""
+def _parameters(d, weight_ptr, frequencies_ptr, D: tl.constexpr, HALF: tl.constexpr, BLOCK_D: tl.constexpr):
+    """The norm's weights of the columns ``d``, float32, and the frequencies of pairs, 0 where none turns."""
     pair = tl.arange(0, BLOCK_D // 2) - (D // 2 - HALF)
-    inside = (pair >= 0) & (pair < HALF)
-    turns = tl.load(frequencies_ptr + pair, inside, 0.0) * position.to(tl.float64) * (1.0 / TURN)
+    frequency = tl.load(frequencies_ptr + pair, (pair >= 0) & (pair < HALF), 0.0)
+    return tl.load(weight_ptr + d, d < D, 0.0).to(tl.float32), frequency
+
+
+@triton.jit
+def _angles(position, frequency):
+    """Cosines and sines of the pairs of a row, ``[1, BLOCK_D / 2]``: the angle is reduced in float64."""
+    turns = frequency * position.to(tl.float64) * (1.0 / TURN)
     angle = ((turns - tl.floor(turns)) * TURN).to(tl.float32)
     return tl.cos(angle)[None, :], tl.sin(angle)[None, :]
 
@@ -64,14 +70,13 @@ def _pool_window(
 
 @triton.jit
 def _finish(
-    y, entry, row, d, weight_ptr, frequencies_ptr, positions_ptr, pool_ptr, rope_ptr, eps, pool_stride, rope_stride,
-    D: tl.constexpr, BLOCK_D: tl.constexpr, HALF: tl.constexpr, ROPE: tl.constexpr, KEYS: tl.constexpr,
-    PER_PAGE: tl.constexpr, ROOT: tl.constexpr, STAGES: tl.constexpr,
+    y, row, d, weight, cos, sin, pool_ptr, rope_ptr, eps, pool_stride, rope_stride,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, ROPE: tl.constexpr, KEYS: tl.constexpr, PER_PAGE: tl.constexpr,
+    ROOT: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Norm, rope at the entry's position, store: as a row (``KEYS`` 0), or as an index key in fp8 (1) or fp4 (2)."""
-    y = y * tl.rsqrt(tl.sum(y * y, 0) / D + eps) * tl.load(weight_ptr + d, d < D, 0.0).to(tl.float32)
+    """Norm, rope, store: as a row (``KEYS`` 0), or as an index key in fp8 (1) or fp4 (2)."""
+    y = y * tl.rsqrt(tl.sum(y * y, 0) / D + eps) * weight
     even, odd = tl.split(tl.reshape(y, (1, BLOCK_D // 2, 2)))
-    cos, sin = _angles(tl.load(positions_ptr + entry), frequencies_ptr, D, HALF, BLOCK_D)
     y = tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (1, BLOCK_D))
     if KEYS == 0:
         store_rows(pool_ptr, pool_stride, rope_ptr, rope_stride, row, y, d, 1, D, BLOCK_D, ROPE)
@@ -91,17 +96,20 @@ def _compress_kernel(
 
     With ``CHANNELS`` > 0 one per entry and so many channels, which leaves ``pooled [entries, D]`` to the next kernel.
     """
+    if CHANNELS == 0:
+        d = tl.arange(0, BLOCK_D)
+        weight, frequency = _parameters(d, weight_ptr, frequencies_ptr, D, HALF, BLOCK_D)
+    else:
+        d = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     entry = tl.program_id(0).to(tl.int64)
     row = tl.load(rows_ptr + entry + tl.arange(0, 1))
+    if CHANNELS == 0:
+        cos, sin = _angles(tl.load(positions_ptr + entry), frequency)
     if tl.max(row, 0) < 0:
         return
-    if CHANNELS == 0:
-        d = tl.arange(0, BLOCK_D)
-    else:
-        d = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     lists = entry * gather_stride
     y = _pool_window(
         ks_ptr, state_ptr, ape_ptr, gather_state_ptr + lists, gather_flat_ptr + lists, from_flat_ptr + lists, ks_stride,
@@ -109,8 +117,8 @@ def _compress_kernel(
     )  # fmt: skip
     if CHANNELS == 0:
         _finish(
-            y, entry, row, d, weight_ptr, frequencies_ptr, positions_ptr, pool_ptr, rope_ptr, eps, pool_stride,
-            rope_stride, D, BLOCK_D, HALF, ROPE, KEYS, PER_PAGE, ROOT, STAGES,
+            y, row, d, weight, cos, sin, pool_ptr, rope_ptr, eps, pool_stride, rope_stride, D, BLOCK_D, ROPE, KEYS,
+            PER_PAGE, ROOT, STAGES,
         )  # fmt: skip
     else:
         tl.store(pooled_ptr + entry * D + d, y, d < D)
@@ -144,7 +152,9 @@ def _compress_finish_kernel(
         return
     d = tl.arange(0, BLOCK_D)
     y = tl.load(pooled_ptr + entry * D + d, d < D, 0.0)
+    weight, frequency = _parameters(d, weight_ptr, frequencies_ptr, D, HALF, BLOCK_D)
+    cos, sin = _angles(tl.load(positions_ptr + entry), frequency)
     _finish(
-        y, entry, row, d, weight_ptr, frequencies_ptr, positions_ptr, pool_ptr, rope_ptr, eps, pool_stride, rope_stride,
-        D, BLOCK_D, HALF, ROPE, KEYS, PER_PAGE, ROOT, STAGES,
+        y, row, d, weight, cos, sin, pool_ptr, rope_ptr, eps, pool_stride, rope_stride, D, BLOCK_D, ROPE, KEYS,
+        PER_PAGE, ROOT, STAGES,
     )  # fmt: skip

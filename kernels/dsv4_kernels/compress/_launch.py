@@ -10,6 +10,11 @@ from dsv4_kernels.launch import PDL, LaunchTable, config, row
 COMPRESS = LaunchTable(
     "compress",
     {
+        "sm_90": (
+            row(config(2, 1, PDL, BLOCK_W=8, CHANNELS=0), window=8, d=128, entries=16),
+            row(config(4, 1, PDL, BLOCK_W=8, CHANNELS=0), window=8),
+            row(config(4, 1, PDL, BLOCK_W=128, CHANNELS=32)),
+        ),
         "nvidia": (
             row(config(4, 1, PDL, BLOCK_W=8, CHANNELS=0), window=8),
             row(config(4, 1, PDL, BLOCK_W=128, CHANNELS=32)),
