@@ -27,13 +27,14 @@ LETTERS = {
     "_route_few_kernel": "h", "_gate_up_lanes_kernel": "u", "_down_lanes_kernel": "d", "_gate_up_tiles_kernel": "u",
     "_down_tiles_kernel": "d", "_combine_kernel": "w", "_route_words_kernel": "h", "_index_topk_tail_kernel": "T",
     "_gate_up_ring_kernel": "u", "_down_ring_kernel": "d", "_add_kernel": "e",
+    "_many_kernel": "M", "mhc_once_kernel": "M",
 }  # fmt: skip
 """The project's own kernels; every other one is :data:`OTHER`."""
 
 _LINEAR = ("(?:z?gr?|br?|x+)",)
 PATTERNS: dict[str, tuple[str, ...]] = {
     "embed": ("x+?",), "rope_table": ("(?:p+|x+)",), "head.rows": ("x+",), "lm_head": _LINEAR,
-    "mhc_pre": ("m", "c", "n?", "z?"), "mhc_post_pre": ("m", "m?", "c", "n?", "z?"), "mhc_post": ("m",),
+    "mhc_pre": ("(?:mx*?c|M)", "n?", "z?"), "mhc_post_pre": ("(?:mx*?(?:mx*?)?c|M)", "n?", "z?"), "mhc_post": ("m",),
     "mhc_head": ("m", "c"),
     "attn_norm": ("n",), "ffn_norm": ("n",), "head.norm": ("n",), "q_norm": ("[nz]",),
     "qkv_a": _LINEAR, "q_b": _LINEAR, "o_a": _LINEAR, "o_b": _LINEAR,

@@ -164,7 +164,8 @@ def _type(value: Any) -> str:
     if isinstance(value, float):
         return "fp32"
     if hasattr(value, "block_shape"):  # a host-side tensor descriptor
-        return f"tensordesc<{_TYPES[value.base.dtype]}{list(value.block_shape)}>"
+        layout = f",{value.layout!r}" if hasattr(value, "layout") else ""  # Gluon's are made for one
+        return f"tensordesc<{_TYPES[value.base.dtype]}{list(value.block_shape)}{layout}>"
     raise TypeError(f"a kernel argument is a {type(value).__name__}")
 
 

@@ -61,8 +61,8 @@ COLLAPSE = LaunchTable(
     ),
 )
 
-MANY_TOKENS = 512
-"""From so many tokens of bf16 on, the table below serves (on targets that it has)."""
+MANY_TOKENS, MANY_TOKENS_SPREAD = 256, 512
+"""From so many tokens of bf16 on, the table below serves (on targets that it has); with a spread from the second on."""
 
 
 def _many(warps: int, tokens: int, columns: int, width: int, stages: int, lag: int, block: int = 1024) -> Config:
@@ -73,11 +73,18 @@ def _many(warps: int, tokens: int, columns: int, width: int, stages: int, lag: i
 
 MANY = LaunchTable(
     "mhc_many",
-    {"sm_90": (row(_many(4, 64, 64, 512, 4, 12, 512), spread=0), row(_many(4, 64, 64, 1024, 4, 12, 512)))},
+    {
+        "sm_90": (
+            row(_many(4, 64, 64, 512, 4, 1, 512), spread=0, tokens=256),
+            row(_many(4, 64, 64, 512, 4, 12, 512), spread=0),
+            row(_many(4, 64, 64, 1024, 4, 12, 512)),
+        )
+    },
     (
         _many(8, 128, 64, 1024, 3, 12),
         _many(8, 128, 64, 512, 4, 8),
         _many(8, 128, 128, 1024, 3, 4),
+        _many(8, 128, 128, 1024, 3, 6),
         _many(4, 64, 64, 1024, 4, 12, 512),
         _many(8, 128, 64, 1024, 4, 8),
         _many(8, 64, 128, 1024, 2, 12),
@@ -87,6 +94,21 @@ MANY = LaunchTable(
         _many(8, 64, 128, 1024, 3, 12),
     ),
 )
+
+ONCE_TOKENS = 512
+ONCE_WIDTHS = (4096,)
+"""From so many tokens of bf16 on, of streams so wide (what has been timed), the table below serves on its targets."""
+
+
+def _once(stages: int, product: int, other: int) -> Config:
+    return config(4, 1, STAGES=stages, PRODUCT_REGS=product, OTHER_REGS=other)
+
+
+ONCE = LaunchTable("mhc_once", {"sm_90": (row(_once(6, 176, 72)),)}, (_once(6, 168, 88), _once(5, 168, 88)))
+"""Registers of a lane: of the products' warps, and of the warps that have a role each."""
+
+ONCE_SPREAD = LaunchTable("mhc_once_spread", {"sm_90": (row(_once(5, 168, 96)),)}, (_once(4, 168, 96),))
+"""The same where a sublayer's output is spread first; the second number is that of the warps that spread."""
 
 QUANT_WIDTH = 4096
 """Rows up to so long are quantised in the collapse's launch; with longer ones its registers spill."""

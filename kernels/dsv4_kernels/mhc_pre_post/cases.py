@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from dsv4_kernels.mhc_pre_post._launch import COLLAPSE, COLLAPSE_FEW, MANY, MIX, MIX_FEW, SPREAD
+from dsv4_kernels.mhc_pre_post._launch import (
+    COLLAPSE,
+    COLLAPSE_FEW,
+    MANY,
+    MIX,
+    MIX_FEW,
+    ONCE,
+    ONCE_SPREAD,
+    SPREAD,
+)
 from dsv4_kernels.mhc_pre_post.reference import (
     mhc_head_reference,
     mhc_post_pre_reference,
@@ -103,12 +112,13 @@ SPECS = (
             Case("empty", lambda i: _pre(i, 0, 256)),
             Case("pro-300", lambda i: _pre(i, 300, PRO), small=False, compiled=True),
             Case("small-530", lambda i: _pre(i, 530, 320)),
+            Case("flash-600", lambda i: _pre(i, 600, FLASH), small=False, compiled=True),
             Case("pro-700", lambda i: _pre(i, 700, PRO), small=False, compiled=True),
             Case("flash-4096", lambda i: _pre(i, 4096, FLASH), small=False, bench=True),
             Case("pro-4096", lambda i: _pre(i, 4096, PRO), small=False, bench=True),
         ),
         _cost,
-        (MANY, MIX, COLLAPSE, MIX_FEW, COLLAPSE_FEW),
+        (ONCE, MANY, MIX, COLLAPSE, MIX_FEW, COLLAPSE_FEW),
         outputs=("out", "post", "comb"),
         tolerance=_TOLERANCE,
     ),
@@ -153,12 +163,13 @@ SPECS = (
             Case("empty", lambda i: _post_pre(i, 0, 256)),
             Case("flash-64", lambda i: _post_pre(i, 64, FLASH), small=False, compiled=True, bench=True),
             Case("small-530", lambda i: _post_pre(i, 530, 320)),
+            Case("flash-600", lambda i: _post_pre(i, 600, FLASH), small=False, compiled=True),
             Case("pro-700", lambda i: _post_pre(i, 700, PRO), small=False, compiled=True),
             Case("flash-4096", lambda i: _post_pre(i, 4096, FLASH), small=False, bench=True),
             Case("pro-4096", lambda i: _post_pre(i, 4096, PRO), small=False, bench=True),
         ),
         _cost,
-        (MANY, MIX, COLLAPSE, MIX_FEW, COLLAPSE_FEW),
+        (ONCE_SPREAD, MANY, MIX, COLLAPSE, MIX_FEW, COLLAPSE_FEW),
         outputs=("out", "new_post", "new_comb"),
         updates=("x",),
         tolerance=_TOLERANCE,

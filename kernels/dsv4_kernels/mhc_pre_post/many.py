@@ -7,7 +7,7 @@ import triton
 
 from dsv4_kernels.invariant import counted
 from dsv4_kernels.launch import launch
-from dsv4_kernels.mhc_pre_post._launch import MANY, MANY_TOKENS
+from dsv4_kernels.mhc_pre_post._launch import MANY, MANY_TOKENS, MANY_TOKENS_SPREAD
 from dsv4_kernels.mhc_pre_post._many import _many_kernel
 from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace, zeroed_workspace
@@ -15,11 +15,11 @@ from dsv4_kernels.workspace import workspace, zeroed_workspace
 COLUMN_MULTIPLE = 8
 
 
-def is_many(x: torch.Tensor) -> bool:
-    """Whether streams ``x [T, 4, D]`` are collapsed by one launch."""
+def is_many(x: torch.Tensor, *, spread: bool) -> bool:
+    """Whether streams ``x [T, 4, D]`` are collapsed by one launch, after a ``spread`` or not."""
     tokens, _, d = x.shape
     fits = x.dtype is torch.bfloat16 and d % COLUMN_MULTIPLE == 0 and MANY.serves(target_of(x.device))
-    return fits and counted("tokens", tokens) >= MANY_TOKENS
+    return fits and counted("tokens", tokens) >= (MANY_TOKENS_SPREAD if spread else MANY_TOKENS)
 
 
 def many(

@@ -15,6 +15,7 @@ from dsv4_kernels.mhc_pre_post._kernel import _collapse_kernel, _mix_kernel
 from dsv4_kernels.mhc_pre_post._launch import COLLAPSE, COLLAPSE_FEW, FEW_TOKENS, MIX, MIX_FEW, QUANT_WIDTH, SPREAD
 from dsv4_kernels.mhc_pre_post.after import NOTHING, After, check_out, norm_after, quant_after, stride
 from dsv4_kernels.mhc_pre_post.many import is_many, many
+from dsv4_kernels.mhc_pre_post.once import is_once, once
 from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace
 
@@ -43,8 +44,9 @@ def mhc_pre(
     _check_mixes(x, fn, PRE_MIXES)
     after = After(norm, normed, codes, scales)
     check_out(x, out, after)
-    if is_many(x):
-        many(x, None, None, None, fn, base, scale, out, post, comb, rms_eps, hc_eps, iters)
+    if is_once(x) or is_many(x, spread=False):
+        one_launch = once if is_once(x) else many
+        one_launch(x, None, None, None, fn, base, scale, out, post, comb, rms_eps, hc_eps, iters)
         norm_after(out, rms_eps, after)
         return
     mixed = _mix(x, fn, PRE_MIXES, None, None, None)
@@ -99,8 +101,9 @@ def mhc_post_pre(
     _check_mixes(x, fn, PRE_MIXES)
     after = After(norm, normed, codes, scales)
     check_out(x, out, after)
-    if is_many(x):
-        many(x, y, post, comb, fn, base, scale, out, new_post, new_comb, rms_eps, hc_eps, iters)
+    if is_once(x, y, post, comb) or is_many(x, spread=True):
+        one_launch = once if is_once(x, y, post, comb) else many
+        one_launch(x, y, post, comb, fn, base, scale, out, new_post, new_comb, rms_eps, hc_eps, iters)
         norm_after(out, rms_eps, after)
         return
     mixed = _mix(x, fn, PRE_MIXES, y, post, comb)
