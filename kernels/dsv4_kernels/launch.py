@@ -36,9 +36,10 @@ cache. An SM keeps what the kernel that first came to it asked for, until it is 
 leaves too little for others beside it, and one whose loads land in that cache suffers from a large share."""
 
 BESIDE = 25
-"""The share for routed experts and for a shared one beside them. Without it the shared one's programs wait for an empty
-SM, and where they came first there is too little cache for the routed ones' loads: from 50 on those are 11 to 16 %
-slower (H200)."""
+"""The share for routed experts whose loads land in the first cache, and for a shared one beside them.
+
+Without it the shared one's programs wait for an empty SM, and where they came first there is too little cache for the
+routed ones' loads: from 50 on those are 11 to 16 % slower (H200)."""
 
 _PREFERRED_CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
 _AMD_ONLY = ("waves_per_eu", "matrix_instr_nonkdim", "kpack", "schedule_hint")
