@@ -23,10 +23,14 @@ def takes(q: torch.Tensor, keys: torch.Tensor, kind: int, per_page: int, page_st
     return bool(exact and fits and aligned and HOPPER[kind].serves(target_of(q.device)))
 
 
-def pays(tokens: int, entries: int, kind: int) -> bool:
-    """Whether it is the faster one for rows of ``entries`` scores; where batches must not differ, one serves all."""
-    least, scores = HOPPER_FROM[kind]
-    return tokens <= HOPPER_TOKENS and (entries >= least or tokens * entries >= scores) and not active()
+def pays(q: torch.Tensor, entries: int, kind: int) -> bool:
+    """Whether it is the faster one for rows of ``entries`` scores.
+
+    Where batches must not differ, one serves all; the interpreter, which is what the CPU has, cannot run it.
+    """
+    tokens, (least, scores) = q.shape[0], HOPPER_FROM[kind]
+    many = tokens <= HOPPER_TOKENS and (entries >= least or tokens * entries >= scores)
+    return many and not active() and q.device.type != "cpu"
 
 
 def score_hopper(

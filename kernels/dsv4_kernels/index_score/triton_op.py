@@ -68,7 +68,7 @@ def index_score_pages(
 ) -> None:
     """As :func:`index_score_paged` on the tensor behind the keys: rows (``bf16``), or pages of bytes."""
     stride = _checked(q, weights, keys, page_table, request, visible, kind, entries_per_page, out)
-    if pays(q.shape[0], out.shape[1], KINDS[kind]) and takes(q, keys, KINDS[kind], entries_per_page, stride):
+    if pays(q, out.shape[1], KINDS[kind]) and takes(q, keys, KINDS[kind], entries_per_page, stride):
         score_hopper(q, weights, keys, KINDS[kind], entries_per_page, stride, page_table, request, visible, scale, out)
         return
     _run(q, weights, keys, KINDS[kind], entries_per_page, stride, page_table, request, visible, scale, out)
