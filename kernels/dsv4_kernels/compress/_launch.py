@@ -11,7 +11,7 @@ COMPRESS = LaunchTable(
     "compress",
     {
         "sm_90": (
-            row(config(2, 1, PDL, BLOCK_W=8, CHANNELS=0), window=8, d=128, entries=16),
+            row(config(2, 1, PDL, BLOCK_W=8, CHANNELS=0), window=8, d=128, rows=16),
             row(config(4, 1, PDL, BLOCK_W=8, CHANNELS=0), window=8),
             row(config(4, 1, PDL, BLOCK_W=128, CHANNELS=32)),
         ),

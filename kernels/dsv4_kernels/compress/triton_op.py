@@ -147,7 +147,7 @@ def _compress(
     d = norm_weight.shape[0]
     _check(ks, state, ape, frequencies, gather_state, gather_flat, from_flat, positions, rows)
     require(width in (d, 2 * d), f"ape is {list(ape.shape)}, expected [ratio, {d}] or [ratio, {2 * d}]")
-    chosen = COMPRESS.choose(target_of(ks.device), window=window, d=d, entries=entries)
+    chosen = COMPRESS.choose(target_of(ks.device), window=window, d=d, rows=entries)
     split = chosen["CHANNELS"] > 0
     pooled = workspace("compress.pooled", (max(entries * d if split else 0, 1),), torch.float32, ks.device)
     window_of = {
