@@ -50,6 +50,15 @@ def _compress(
     }
 
 
+def _padded(inputs: Inputs, ratio: int) -> Arguments:
+    """An entry and a carried row that are padding, among others."""
+    arguments = _compress(inputs, ratio, 3, d=64, rope=16)
+    if not inputs.meta:
+        arguments["rows"][1] = -1
+        arguments["state_dst"][2] = -1
+    return arguments
+
+
 def _keys(inputs: Inputs, entries: int, kind: str, *, d: int = 128, tokens: int = 40, n: int = 40) -> Arguments:
     """Index keys of ratio 4 into pages of 64; the state rows that are written are not those that are read."""
     arguments = _compress(inputs, 4, entries, tokens=tokens, d=d)
@@ -108,6 +117,8 @@ SPECS = (
             Case("ratio-128", lambda i: _compress(i, 128, 2), compiled=True),
             Case("tiny", lambda i: _compress(i, 4, 3, d=64, rope=16)),
             Case("tiny-128", lambda i: _compress(i, 128, 3, d=64, rope=16, dtype=torch.float32)),
+            Case("padded", lambda i: _padded(i, 4)),
+            Case("padded-128", lambda i: _padded(i, 128)),
             Case("no-entry", lambda i: _compress(i, 4, 0)),
             Case("far", lambda i: _compress(i, 4, 9, pool_rows=4_300_000), small=False),
             Case("ratio-4-one", lambda i: _compress(i, 4, 1, tokens=1, kept=1), small=False, bench=True),
