@@ -65,7 +65,7 @@ BEGIN = gl.constexpr("""
     mov.u32 $0, 0;
 }
 """)
-# After seconds it gives up with an error.
+# In the end it gives up with an error.
 HEARD = gl.constexpr("""
 {
     .reg .pred p;
