@@ -8,15 +8,18 @@ import triton.language as tl
 
 @triton.jit
 def follow(PDL: tl.constexpr):
-    """For the top of a kernel that reads nothing earlier: lets the next one take its places, then waits for all before.
+    """For the top of a kernel that reads nothing earlier: wait for all kernels before, and let the next one be placed.
 
-    With ``PDL`` alone, when launches overlap. The next kernel waits itself, until this one has ended, hence until those
-    before have. If it reads results before that (experts, streams), and not weights alone, its predecessor has to wait
-    first and let it go then.
+    ``PDL``: see :func:`dsv4_kernels.launch.pdl_of`. With 2 the next one takes its places before the wait. It waits
+    itself until this one has ended, hence until those before have. If it reads results before that (experts, streams),
+    and not weights alone, its predecessor has to wait first.
     """
-    if PDL:
+    if PDL == 2:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+    elif PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from dsv4_kernels.invariant import counted_sizes
+from dsv4_kernels.invariant import counted, counted_sizes
 from dsv4_kernels.target import Target, target_of
 
 _NO_LIMITS: Mapping[str, int] = {}
@@ -217,6 +217,21 @@ def recorded() -> Iterator[list[Launch]]:
 def overlaps(tensor: torch.Tensor) -> bool:
     """Whether launches on the device of ``tensor`` can overlap: the constant ``PDL`` of kernels that wait."""
     return tensor.device.type != "cpu" and target_of(tensor.device).vendor == "nvidia"
+
+
+EARLY_TOKENS = 2
+
+
+def pdl_of(tensor: torch.Tensor, tokens: int) -> int:
+    """The constant ``PDL`` of kernels that begin with ``jit.follow``: 0 where launches do not overlap, 2 where the next
+    kernel takes its places before this one has waited, else 1.
+
+    That is for up to ``EARLY_TOKENS`` tokens, whose products take no shared memory. Tiles do: an SM divides its memory
+    anew only when it is empty, and with kernels that wait on it it seldom is (docs/kernels.md).
+    """
+    if not overlaps(tensor):
+        return 0
+    return 2 if counted("tokens", tokens) <= EARLY_TOKENS else 1
 
 
 def launch(

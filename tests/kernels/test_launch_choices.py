@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from dsv4_kernels.block_fp8_gemm import cases as gemm
 from dsv4_kernels.index_topk import cases as topk
 from dsv4_kernels.launch import Launch, recorded
@@ -63,3 +64,12 @@ def test_products_of_one_token_differ_by_where_their_activations_are_made_fp8() 
     (quantising,) = launches_of("block_fp8_gemm_quant", gemm._quantising(inputs, 1, 1536, 4096))
     assert codes.kernel is quantising.kernel
     assert (codes.config["BLOCK_K"], quantising.config["BLOCK_K"]) == (4096, 2048)
+
+
+@pytest.mark.parametrize(("arch", "tokens", "pdl"), [("sm_90", 2, 2), ("sm_90", 3, 1), ("gfx950", 1, 0)])
+def test_the_next_kernel_is_placed_before_this_one_has_waited_for_up_to_two_tokens(
+    arch: str, tokens: int, pdl: int
+) -> None:
+    a = torch.empty(tokens, 256, dtype=torch.bfloat16, device="meta")
+    (launch,) = launches_of("add", {"a": a, "b": a, "out": a}, arch)
+    assert launch.constants["PDL"] == pdl

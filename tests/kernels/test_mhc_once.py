@@ -10,13 +10,13 @@ pytest.importorskip("triton")
 from dsv4_kernels.launch import Launch, recorded
 from dsv4_kernels.mhc_pre_post.cases import FLASH, PRO, _post_pre, _pre
 from dsv4_kernels.mhc_pre_post.once import is_once
-from dsv4_kernels.mhc_pre_post.triton_op import mhc_post_pre, mhc_pre
+from dsv4_kernels.mhc_pre_post.triton_op import mhc_post_pre, mhc_post_pre_once, mhc_pre
 from dsv4_kernels.target import TARGETS, forced_target
 from dsv4_kernels.testing.inputs import Inputs
 
 
 def _launched(tokens: int, d: int, spread: bool, target: str = "sm_90") -> list[Launch]:
-    build, call = (_post_pre, mhc_post_pre) if spread else (_pre, mhc_pre)
+    build, call = (_post_pre, mhc_post_pre_once) if spread else (_pre, mhc_pre)
     with forced_target(target), recorded() as launches:
         call(**build(Inputs("meta", 0), tokens, d))
     return launches
@@ -40,6 +40,12 @@ def test_the_kernel_follows_from_tokens_width_and_target(
     if kernels is None:
         kernels = ["_mix_kernel", "_collapse_kernel"] if spread else ["_many_kernel"]
     assert [launch.kernel.__name__ for launch in _launched(tokens, d, spread, target)] == kernels
+
+
+def test_a_spread_reads_streams_once_only_where_asked_to() -> None:
+    with forced_target("sm_90"), recorded() as launches:
+        mhc_post_pre(**_post_pre(Inputs("meta", 0), 512, FLASH))
+    assert [launch.kernel.__name__ for launch in launches] == ["_many_kernel"]
 
 
 def test_scratch_and_descriptors_cover_a_ragged_last_tile() -> None:

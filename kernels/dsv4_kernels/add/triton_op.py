@@ -8,7 +8,7 @@ import triton
 from dsv4_kernels.add._kernel import _add_kernel
 from dsv4_kernels.add._launch import ADD
 from dsv4_kernels.checks import require, require_shape, require_unit_stride
-from dsv4_kernels.launch import launch, overlaps
+from dsv4_kernels.launch import launch, pdl_of
 from dsv4_kernels.target import target_of
 
 
@@ -28,6 +28,6 @@ def add(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
             "a_ptr": a, "b_ptr": b, "out_ptr": out,
             "a_stride_row": a.stride(0), "b_stride_row": b.stride(0), "out_stride_row": out.stride(0), "d": d,
         },
-        {"PDL": overlaps(a)},
+        {"PDL": pdl_of(a, a.shape[0])},
         chosen,
     )  # fmt: skip

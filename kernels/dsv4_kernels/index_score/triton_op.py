@@ -9,7 +9,7 @@ from dsv4_kernels.checks import require, require_dtype, require_shape, require_u
 from dsv4_kernels.index_score._kernel import _index_score_kernel
 from dsv4_kernels.index_score._launch import INDEX_SCORE
 from dsv4_kernels.index_score.hopper_op import pays, score_hopper, takes
-from dsv4_kernels.launch import launch, overlaps
+from dsv4_kernels.launch import launch, pdl_of
 from dsv4_kernels.paged_rows import IndexFp4Pages, IndexFp8Pages
 from dsv4_kernels.rows import Rows
 from dsv4_kernels.target import target_of
@@ -154,7 +154,7 @@ def _run(
         {
             "HEADS": heads, "BLOCK_HEADS": max(16, triton.next_power_of_2(heads)), "DIM": dim, "PER_PAGE": per_page,
             "KIND": kind, "NATIVE": target_of(q.device).fp8 == "ocp", "PAGED": page_table is not None,
-            "PDL": overlaps(q),
+            "PDL": pdl_of(q, q.shape[0]),
         },
         chosen,
     )  # fmt: skip

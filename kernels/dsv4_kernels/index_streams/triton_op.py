@@ -10,7 +10,7 @@ import triton
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
 from dsv4_kernels.index_streams._kernel import _csa_stream_kernel, _streams_kernel
 from dsv4_kernels.index_streams._launch import CSA_STREAM, STREAMS
-from dsv4_kernels.launch import launch, overlaps
+from dsv4_kernels.launch import launch, overlaps, pdl_of
 from dsv4_kernels.target import target_of
 
 
@@ -41,7 +41,7 @@ def csa_stream(
             "request_ptr": request, "out_ptr": out, "topk_stride": topk.stride(0),
             "page_table_stride": page_table.stride(0), "first_row": first_row,
         },
-        {"K": k, "BLOCK_KK": triton.next_power_of_2(k), "PER_PAGE": entries_per_page, "PDL": overlaps(topk)},
+        {"K": k, "BLOCK_KK": triton.next_power_of_2(k), "PER_PAGE": entries_per_page, "PDL": pdl_of(topk, tokens)},
         CSA_STREAM.choose(target_of(topk.device)),
     )  # fmt: skip
 

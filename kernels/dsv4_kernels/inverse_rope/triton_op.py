@@ -13,7 +13,7 @@ from dsv4_kernels.inverse_rope._kernel import (
     _rotate_kernel,
 )
 from dsv4_kernels.inverse_rope._launch import ROPE_TABLE, ROTATE, ROTATE_QUANT
-from dsv4_kernels.launch import launch, overlaps
+from dsv4_kernels.launch import launch, overlaps, pdl_of
 from dsv4_kernels.target import target_of
 
 
@@ -52,7 +52,7 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, inverse: bo
         },
         {
             "H": heads, "D": d, "HALF": cos.shape[1], "BLOCK_T": triton.next_power_of_2(2 * cos.shape[1]),
-            "INVERSE": inverse, "PDL": overlaps(x),
+            "INVERSE": inverse, "PDL": pdl_of(x, x.shape[0]),
         },
         chosen,
     )  # fmt: skip

@@ -7,7 +7,7 @@ import triton
 
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
 from dsv4_kernels.formats import FP8_GROUP
-from dsv4_kernels.launch import launch, overlaps
+from dsv4_kernels.launch import launch, pdl_of
 from dsv4_kernels.norm_quant._kernel import _norm_quant_kernel, _rms_norm_kernel
 from dsv4_kernels.norm_quant._launch import NORM_QUANT, RMS_NORM
 from dsv4_kernels.target import target_of
@@ -30,7 +30,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float, out: torc
             "x_stride_row": flat.stride(0), "out_stride_row": flat_out.stride(0),
             "n_rows": n_rows, "d": d, "eps": eps,
         },
-        {"HAS_WEIGHT": weight is not None, "PDL": overlaps(x), "BLOCK_D": triton.next_power_of_2(d)},
+        {"HAS_WEIGHT": weight is not None, "PDL": pdl_of(x, x.shape[0]), "BLOCK_D": triton.next_power_of_2(d)},
         chosen,
     )  # fmt: skip
 
@@ -69,7 +69,8 @@ def _norm_quant(
             "n_rows": n_rows, "d": d, "eps": eps,
         },
         {
-            "HAS_WEIGHT": weight is not None, "NORM": norm, "PDL": overlaps(x), "BLOCK_D": triton.next_power_of_2(d),
+            "HAS_WEIGHT": weight is not None, "NORM": norm, "PDL": pdl_of(x, x.shape[0]),
+            "BLOCK_D": triton.next_power_of_2(d),
         },
         chosen,
     )  # fmt: skip

@@ -6,7 +6,7 @@ import torch
 import triton
 
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
-from dsv4_kernels.launch import launch, overlaps
+from dsv4_kernels.launch import launch, pdl_of
 from dsv4_kernels.qk_norm_rope_store._kernel import _qk_norm_rope_store_kernel
 from dsv4_kernels.qk_norm_rope_store._launch import QK_NORM_ROPE
 from dsv4_kernels.rows import Rows
@@ -116,7 +116,8 @@ def _run(
         },
         {
             "H": heads, "D": d, "BLOCK_D": triton.next_power_of_2(d), "HALF": cos.shape[1],
-            "ROPE": 0 if rope_pool is None else rope_pool.shape[1], "LISTED": rows is not None, "PDL": overlaps(some),
+            "ROPE": 0 if rope_pool is None else rope_pool.shape[1], "LISTED": rows is not None,
+            "PDL": pdl_of(some, some.shape[0]),
         },
         chosen,
     )  # fmt: skip

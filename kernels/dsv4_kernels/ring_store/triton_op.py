@@ -6,7 +6,7 @@ import torch
 import triton
 
 from dsv4_kernels.checks import require_dtype, require_shape, require_unit_stride
-from dsv4_kernels.launch import launch, overlaps
+from dsv4_kernels.launch import launch, pdl_of
 from dsv4_kernels.ring_store._kernel import _ring_store_kernel
 from dsv4_kernels.ring_store._launch import RING_STORE
 from dsv4_kernels.rows import Rows
@@ -43,7 +43,7 @@ def ring_store_pools(
         },
         {
             "D": d, "BLOCK_D": triton.next_power_of_2(d), "ROPE": 0 if rope_pool is None else rope_pool.shape[1],
-            "PDL": overlaps(kv),
+            "PDL": pdl_of(kv, kv.shape[0]),
         },
         chosen,
     )  # fmt: skip

@@ -7,7 +7,7 @@ import triton
 
 from dsv4_kernels import invariant
 from dsv4_kernels.checks import require, require_dtype, require_shape, require_unit_stride
-from dsv4_kernels.launch import launch, overlaps
+from dsv4_kernels.launch import launch, overlaps, pdl_of
 from dsv4_kernels.rows import Fp8Rows, Rows, nope_row_bytes
 from dsv4_kernels.sparse_decode._kernel import _reduce_kernel, _sparse_decode_kernel
 from dsv4_kernels.sparse_decode._launch import DECODE, DECODE_FP8, REDUCE, SPLITS
@@ -223,6 +223,6 @@ def reduce(
             "acc_ptr": acc, "stats_ptr": stats, "sink_ptr": sink, "out_ptr": out,
             "splits": splits, "out_stride_t": out.stride(0), "out_stride_h": out.stride(1),
         },
-        {"H": heads, "D": d, "SPLITS_PADDED": triton.next_power_of_2(splits), "PDL": overlaps(out)},
+        {"H": heads, "D": d, "SPLITS_PADDED": triton.next_power_of_2(splits), "PDL": pdl_of(out, out.shape[0])},
         chosen,
     )  # fmt: skip
