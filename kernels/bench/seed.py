@@ -11,7 +11,8 @@ Weights are random, quantised as released, and made on the GPUs. At each level o
 a plan's TPOT is the median time from decode step to decode step (over the tokens that a step brings, with a drafter),
 compared round by round with ``off``. Before that, greedy tokens and fingerprints under every plan. After it, a profile
 of each rank under ``off`` and under the plan that was best at the lowest level. Lines of the file are JSON objects,
-written as they come; ``left_out`` names what there was no time for. **This has been run on CPUs only.**
+written as they come; ``left_out`` names what there was no time for. **On GPUs it has had a dry run only, on two:**
+docs/measurements/seed-h200.md.
 """
 
 from __future__ import annotations
@@ -206,7 +207,7 @@ class Bench:
                     "concurrency": mine.concurrency,
                 }
             )
-        wall, said = timeline.stream_busy().wall_ns / 1e6, list(profile.warnings)
+        wall, said = sum(step.dur_ns for step in profile.steps) / 1e6, list(profile.warnings)
         row = {"plan": plan, "level": level, "steps": len(profile.steps), "wall_ms": wall, "ranks": ranks}
         self._write(kind="profile", stage=stage.name, **row, arrivals=_arrivals(timeline), warnings=said)
 
