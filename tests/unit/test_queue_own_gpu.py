@@ -40,6 +40,14 @@ MISSES = {
     ("high-flash-tp8", 8, "side+query+moe"): 0.041,
     ("high-pro-tp8", 4, "cuda+moe"): 0.021, ("high-pro-tp8", 8, "side+query+moe+high"): 0.027,
     ("high-pro-tp8", 32, "side+query+moe+high"): 0.022,
+    ("evening-flash", 1, "side+moe"): 0.030, ("evening-flash", 1, "side+query+moe"): 0.023,
+    ("evening-flash", 1, "side+query+moe+high"): 0.029,
+    ("evening-flash", 8, "side+moe"): 0.028, ("evening-flash", 8, "side+query+moe"): 0.028,
+    ("closing-flash", 4, "cuda+moe"): 0.035, ("closing-flash", 4, "side+moe"): 0.027,
+    ("closing-flash", 4, "side+query+moe"): 0.033,
+    ("closing-pro-tp8", 1, "side+moe"): 0.027, ("closing-pro-tp8", 1, "side+query+moe"): 0.025,
+    ("closing-pro-tp8", 4, "hip"): 0.029, ("closing-pro-tp8", 4, "side"): 0.026,
+    ("closing-pro-tp8", 4, "side+query+moe+high"): 0.022, ("closing-pro-tp8", 8, "hip"): 0.021,
 }  # fmt: skip
 """Rows beyond that, and how far they may be: docs/queue-model.md says what is known of them."""
 
