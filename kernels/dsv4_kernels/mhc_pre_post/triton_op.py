@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 import triton
@@ -109,42 +110,21 @@ def mhc_post_pre(
     _collapse(x, base, scale, out, new_post, new_comb, mixed, rms_eps, hc_eps, iters, after, early=False)
 
 
-def mhc_post_pre_once(
-    y: torch.Tensor,
-    post: torch.Tensor,
-    comb: torch.Tensor,
-    x: torch.Tensor,
-    fn: torch.Tensor,
-    base: torch.Tensor,
-    scale: torch.Tensor,
-    *,
-    rms_eps: float,
-    hc_eps: float,
-    iters: int,
-    out: torch.Tensor,
-    new_post: torch.Tensor,
-    new_comb: torch.Tensor,
-    norm: torch.Tensor | None = None,
-    normed: torch.Tensor | None = None,
-    codes: torch.Tensor | None = None,
-    scales: torch.Tensor | None = None,
-) -> None:
-    """As :func:`mhc_post_pre`, the streams read once where that serves (512 tokens of Flash and more, Hopper).
+def mhc_post_pre_once(**arguments: Any) -> None:
+    """As :func:`mhc_post_pre`, with its arguments by name; the streams read once where that serves (:func:`is_once`).
 
     No default: its kernel was timed and compared before it was tidied, and has not run since.
     """
-    after = After(norm, normed, codes, scales)
+    x, y, post, comb = (arguments[name] for name in ("x", "y", "post", "comb"))
     if not is_once(x, y, post, comb):
-        mhc_post_pre(
-            y, post, comb, x, fn, base, scale, rms_eps=rms_eps, hc_eps=hc_eps, iters=iters, out=out,
-            new_post=new_post, new_comb=new_comb, norm=norm, normed=normed, codes=codes, scales=scales,
-        )  # fmt: skip
+        mhc_post_pre(**arguments)
         return
+    after = After(**{name: arguments.pop(name, None) for name in ("norm", "normed", "codes", "scales")})
     _check_post(y, post, comb, x)
-    _check_mixes(x, fn, PRE_MIXES)
-    check_out(x, out, after)
-    once(x, y, post, comb, fn, base, scale, out, new_post, new_comb, rms_eps, hc_eps, iters)
-    norm_after(out, rms_eps, after)
+    _check_mixes(x, arguments["fn"], PRE_MIXES)
+    check_out(x, arguments["out"], after)
+    once(**arguments)
+    norm_after(arguments["out"], arguments["rms_eps"], after)
 
 
 def _check_mixes(x: torch.Tensor, fn: torch.Tensor, mixes: int) -> None:
