@@ -36,8 +36,8 @@ def kernel_names() -> tuple[str, ...]:
     return tuple(specs())
 
 
-def shared_memory_asked() -> dict[str, int]:
-    """Percent of an SM's memory that kernels launched in this process prefer as shared memory, by kernel."""
+def shared_memory_asked() -> dict[str, dict[str, int]]:
+    """Percent of an SM's memory that kernels launched in this process prefer as shared memory, by kernel and bytes."""
     from dsv4_kernels.launch import carveouts
 
     return carveouts()

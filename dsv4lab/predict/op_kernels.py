@@ -27,7 +27,8 @@ LETTERS = {
     "_route_few_kernel": "h", "_gate_up_lanes_kernel": "u", "_down_lanes_kernel": "d", "_gate_up_tiles_kernel": "u",
     "_down_tiles_kernel": "d", "_combine_kernel": "w", "_route_words_kernel": "h", "_index_topk_tail_kernel": "T",
     "_gate_up_ring_kernel": "u", "_down_ring_kernel": "d", "_add_kernel": "e",
-    "_many_kernel": "M", "mhc_once_kernel": "M",
+    "_many_kernel": "M", "mhc_once_kernel": "M", "_few_lanes_kernel": "g", "_bf16_lanes_kernel": "b",
+    "_inverse_rope_quant_kernel": "t",
 }  # fmt: skip
 """The project's own kernels; every other one is :data:`OTHER`."""
 

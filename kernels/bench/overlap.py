@@ -1,4 +1,6 @@
-"""``dsv4lab bench overlap`` from a checkout that is not installed: it needs torch, Triton, numpy, scipy and rich only.
+"""``dsv4lab bench overlap`` from a checkout that is not installed.
+
+It needs torch, Triton, numpy, numba, scipy, safetensors and rich only.
 
 python kernels/bench/overlap.py --out DIR [--shape flash-tp8] [--layers 12] [--minutes 8]
 """

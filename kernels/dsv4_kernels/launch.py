@@ -36,10 +36,16 @@ cache. An SM keeps what the kernel that first came to it asked for, until it is 
 leaves too little for others beside it, and one whose loads land in that cache suffers from a large share."""
 
 BESIDE = 25
-"""The share for routed experts whose loads land in the first cache, and for a shared one beside them.
+"""The share for routed experts whose loads land in the first cache: from 50 on those are 11 to 16 % slower, and
+without one a shared expert's programs wait for an empty SM, at the end of the experts (H200)."""
 
-Without it the shared one's programs wait for an empty SM, and where they came first there is too little cache for the
-routed ones' loads: from 50 on those are 11 to 16 % slower (H200)."""
+HALF = 50
+"""The share for large products of one token whose loads land in the first cache, so that what comes beside them or
+behind them, launched early, finds shared memory without waiting for an empty SM."""
+
+WHOLE = 100
+"""The share for products of few tokens that go through shared memory. They follow each other closely and lie side by
+side: with different shares each waits for SMs that the one before has left."""
 
 _PREFERRED_CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
 _AMD_ONLY = ("waves_per_eu", "matrix_instr_nonkdim", "kpack", "schedule_hint")
@@ -219,15 +225,15 @@ def overlaps(tensor: torch.Tensor) -> bool:
     return tensor.device.type != "cpu" and target_of(tensor.device).vendor == "nvidia"
 
 
-EARLY_TOKENS = 2
+EARLY_TOKENS = 8
 
 
 def pdl_of(tensor: torch.Tensor, tokens: int) -> int:
     """The constant ``PDL`` of kernels that begin with ``jit.follow``: 0 where launches do not overlap, 2 where the next
     kernel takes its places before this one has waited, else 1.
 
-    That is for up to ``EARLY_TOKENS`` tokens, whose products take no shared memory. Tiles do: an SM divides its memory
-    anew only when it is empty, and with kernels that wait on it it seldom is (docs/kernels.md).
+    That is for up to ``EARLY_TOKENS`` tokens, whose products take next to no shared memory. Tiles do: an SM divides its
+    memory anew only when it is empty, and with kernels that wait on it it seldom is (docs/kernels.md).
     """
     if not overlaps(tensor):
         return 0
@@ -260,17 +266,17 @@ def launch(
         built = run(**values, num_warps=config.num_warps, num_stages=config.num_stages, **options)
     if percent is not None:
         _carve(int(built.function), percent)
-        _carved[str(kernel.__name__)] = percent
+        _carved.setdefault(str(kernel.__name__), {})[str(built.metadata.shared)] = percent
 
 
-_carved: dict[str, int] = {}
+_carved: dict[str, dict[str, int]] = {}
 
 
-def carveouts() -> dict[str, int]:
-    """Percent of an SM's memory that kernels launched in this process prefer as shared memory, by name: the last one
-    asked for. No profiler tells it.
+def carveouts() -> dict[str, dict[str, int]]:
+    """Percent of an SM's memory that kernels launched in this process prefer as shared memory, by name and by the bytes
+    of it that a program has. No profiler tells it.
     """
-    return dict(_carved)
+    return {name: dict(shares) for name, shares in _carved.items()}
 
 
 @cache

@@ -126,12 +126,14 @@ class Program:
         kind, *how = operation.split(".")
         last = how[-1] if how else ""
         bits = _BITS.get(last.lstrip("bsuf"), 32)
-        if kind in ("griddepcontrol", "bar"):
+        if kind in ("griddepcontrol", "bar", "createpolicy"):
             return
         if kind in ("ld", "st") and "param" not in how:
             self._move(kind, operands, on, bits // 8, self.shared if "shared" in how else self.memory)
         elif kind == "cp":
             self._copy(operation, operands, on)
+        elif kind in ("stmatrix", "ldmatrix"):
+            self._matrices(kind, operands)
         elif kind == "mma":
             self._multiply([[name.strip() for name in group.strip("{}").split(",")] for group in operands])
         else:
@@ -176,6 +178,17 @@ class Program:
             assert not (source % run)[size[on] > 0].any(), "copy from a place that is not aligned"
             self.asked.append((to, source, size[on].astype(np.int64), run))  # type: ignore[arg-type]
 
+    def _matrices(self, kind: str, operands: list[str]) -> None:
+        """Matrices of 8 rows of 16 bytes: matrix ``i`` at the addresses of the lanes ``8 i`` on, a word a lane."""
+        place, names = (operands[1], operands[0]) if kind == "ldmatrix" else operands
+        at, lane, byte = self._address(place), np.arange(self.lanes), np.arange(4)
+        for i, name in enumerate(names.strip("{} ").replace(" ", "").split(",")):
+            where = (at[lane // 32 * 32 + 8 * i + lane % 32 // 4] + lane % 4 * 4)[:, None] + byte
+            if kind == "ldmatrix":
+                self.put(name, (self.shared[where].astype(U) << (U(8) * byte.astype(U))).sum(axis=1))
+            else:
+                self.shared[where] = (self.get(name)[:, None] >> (U(8) * byte.astype(U)) & U(255)).astype(np.uint8)
+
     def _multiply(self, operands: list[list[str]]) -> None:
         """``mma.m16n8k16`` of bf16 with float32 sums: each warp's own."""
         results, left, right, before = operands
@@ -215,7 +228,7 @@ class Program:
         if last in ("bf16", "bf16x2"):
             low, high = (halves(self.get(names[0])) * halves(self.get(names[1]))).T
             return to_bf16(low) | (to_bf16(high) << U(16) if last == "bf16x2" else U(0))
-        if last == "f32" and kind != "mov":
+        if last == "f32" and kind not in ("mov", "selp"):
             floats = (self.get(name).astype(np.uint32).view(np.float32) for name in names)
             return _FLOAT[kind](*floats).astype(np.float32).view(np.uint32)
         return self._integer(kind, how, names, bits)
@@ -233,6 +246,9 @@ class Program:
         if kind == "div":
             a, b = (np.asarray(self.low(name, bits, signed)) for name in names)
             return (np.abs(a) // np.abs(b) * np.sign(a) * np.sign(b)).astype(U)
+        if kind in ("min", "max"):
+            a, b = (np.asarray(self.low(name, bits, signed)) for name in names)
+            return (np.minimum(a, b) if kind == "min" else np.maximum(a, b)).astype(U)
         x = [np.asarray(self.low(name, bits, signed)).astype(U) for name in names[:2]]
         if kind in ("mul", "mad"):
             assert "hi" not in how

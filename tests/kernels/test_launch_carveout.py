@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 from dsv4_kernels import launch as launches
-from dsv4_kernels.block_fp8_gemm._launch import BLOCK_FP8_GEMM, FEW
-from dsv4_kernels.launch import BESIDE, CARVEOUT, config, launch
+from dsv4_kernels.bf16_gemm._launch import BF16_GEMM
+from dsv4_kernels.block_fp8_gemm._launch import BLOCK_FP8_GEMM, FEW, FEW_SWIGLU
+from dsv4_kernels.launch import BESIDE, CARVEOUT, WHOLE, config, launch
 from dsv4_kernels.moe_gemm._launch import DOWN_LANES, GATE_UP_LANES
 from dsv4_kernels.target import forced_target
 
@@ -29,7 +30,7 @@ class FakeKernel:
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         def run(**options: Any) -> Any:
             self.options.append(options)
-            return SimpleNamespace(function=self.function)
+            return SimpleNamespace(function=self.function, metadata=SimpleNamespace(shared=512))
 
         return run
 
@@ -64,7 +65,7 @@ def test_the_driver_is_asked_once_and_the_compiler_not(monkeypatch: pytest.Monke
     assert driver.asked == [(77, 9, 25)]
     assert [options["maxnreg"] for options in kernel.options] == [80, 80]
     assert all(CARVEOUT not in options for options in kernel.options)
-    assert launches.carveouts() == {"_kernel_77": 25}
+    assert launches.carveouts() == {"_kernel_77": {"512": 25}}
 
 
 def test_a_launch_that_prefers_nothing_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,21 +88,22 @@ def test_experts_leave_room_for_a_shared_one(table: launches.LaunchTable) -> Non
         assert {dict(c.options)[CARVEOUT] for c in lanes} == {BESIDE}
 
 
-@pytest.mark.parametrize(("n", "k"), [(512, 4096), (4096, 256), (768, 7168), (7168, 384)])
-def test_a_shared_expert_of_a_shard_takes_the_share_that_is_left(n: int, k: int) -> None:
-    """And no other product does: a CUDA function has one share, so these have functions of their own."""
+@pytest.mark.parametrize("table", [FEW, FEW_SWIGLU, BLOCK_FP8_GEMM, BF16_GEMM], ids=lambda table: table.name)
+def test_products_through_shared_memory_ask_for_the_same_share(table: launches.LaunchTable) -> None:
     with forced_target("sm_90") as target:
-        few = FEW.choose(target, tokens=8, n=n, k=k)
-        mine = BLOCK_FP8_GEMM.choose(target, tokens=8, n=n, k=k) if few["KIND"] == 2 else few
-        others = [
-            table.choose(target, tokens=tokens, n=rows, k=columns, quant=quant)
-            for rows, columns in ((1536, 4096), (4096, 1024), (8192, 1024), (2048, 7168), (8192, 1536), (7168, 2048))
-            for tokens in (1, 4, 16, 32, 128)
-            for quant in (0, 1)
-            for table in (FEW, BLOCK_FP8_GEMM)
-        ]
-    assert dict(mine.options)[CARVEOUT] == BESIDE
-    kept = {
-        (other.constants, other.num_warps, other.num_stages) for other in others if CARVEOUT not in dict(other.options)
-    }
-    assert (mine.constants, mine.num_warps, mine.num_stages) not in kept
+        through = [c for c in table.configs(target) if dict(c.constants).get("KIND", 1) not in (0, 2, 4)]
+    assert {dict(c.options).get(CARVEOUT) for c in through} <= {WHOLE}
+
+
+def test_no_cuda_function_has_two_shares() -> None:
+    """A share belongs to a compiled function: rows with the same constants, whatever their limits, have to agree."""
+    shares: dict[object, set[int | None]] = {}
+    for table, made in ((FEW, False), (FEW_SWIGLU, True)):
+        for row in table.rows["nvidia"]:
+            c = row.config
+            if c["KIND"] != 2:
+                whole = c["BLOCK_K"] >= dict(row.limits).get("k", c["BLOCK_K"] + 1)
+                key = (c.constants, c.num_warps, c.num_stages, whole, made)
+                shares.setdefault(key, set()).add(dict(c.options).get(CARVEOUT))
+    assert len(shares) > 10
+    assert [key for key, asked in shares.items() if len(asked) > 1] == []

@@ -66,8 +66,8 @@ def test_products_of_one_token_differ_by_where_their_activations_are_made_fp8() 
     assert (codes.config["BLOCK_K"], quantising.config["BLOCK_K"]) == (4096, 2048)
 
 
-@pytest.mark.parametrize(("arch", "tokens", "pdl"), [("sm_90", 2, 2), ("sm_90", 3, 1), ("gfx950", 1, 0)])
-def test_the_next_kernel_is_placed_before_this_one_has_waited_for_up_to_two_tokens(
+@pytest.mark.parametrize(("arch", "tokens", "pdl"), [("sm_90", 8, 2), ("sm_90", 9, 1), ("gfx950", 1, 0)])
+def test_the_next_kernel_is_placed_before_this_one_has_waited_for_up_to_eight_tokens(
     arch: str, tokens: int, pdl: int
 ) -> None:
     a = torch.empty(tokens, 256, dtype=torch.bfloat16, device="meta")

@@ -107,7 +107,8 @@ class Profile:
 class OverlapRecord:
     """A bench, finished or on its way. ``device``: what it ran on, as it is shown; ``bytes_per_us``: what a copy on it
     reaches, None where it was not measured; ``left_out``: what was not measured, and why. ``carveouts``: percent of an
-    SM's memory that kernels, by name, asked to have as shared memory, which their traces do not tell.
+    SM's memory that kernels asked to have as shared memory, which their traces do not tell: by name and the bytes of it
+    that a program has (records of before: by name).
     """
 
     settings: Settings
@@ -119,7 +120,7 @@ class OverlapRecord:
     replays: Replays | None = None
     profiles: tuple[Profile, ...] = ()
     left_out: tuple[str, ...] = field(default=())
-    carveouts: Mapping[str, int] = field(default_factory=dict)
+    carveouts: Mapping[str, Any] = field(default_factory=dict)
 
     def with_level(self, level: Level) -> OverlapRecord:
         """The record with one more level."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dsv4_kernels.bf16_gemm._launch import BF16_GEMM, BF16_GEMV
+from dsv4_kernels.bf16_gemm._launch import BF16_GEMM, BF16_GEMV, BF16_LANES
 from dsv4_kernels.bf16_gemm.reference import bf16_gemm_reference
 from dsv4_kernels.registry import Arguments, Case, Cost, KernelSpec, Tolerance
 from dsv4_kernels.testing.inputs import Inputs
@@ -54,6 +54,19 @@ SPECS = (
             Case("wo_a-1", lambda i: _grouped(i, 1, 8, 1024, 4096), small=False, bench=True),
             Case("wo_a-tp8-1", lambda i: _grouped(i, 1, 1, 1024, 4096), small=False, bench=True),
             Case("wo_a-tp8-8", lambda i: _grouped(i, 8, 1, 1024, 4096), small=False, bench=True),
+            Case("wo_a-tp8-4", lambda i: _grouped(i, 4, 1, 1024, 4096), small=False, bench=True),
+            Case("wo_a-16", lambda i: _grouped(i, 16, 8, 1024, 4096), small=False),
+            Case("fused-4", lambda i: _product(i, 4, 2624, 4096), small=False, bench=True),
+            Case("fused-16", lambda i: _product(i, 16, 2624, 4096), small=False),
+            Case("fused-pro-4", lambda i: _product(i, 4, 2624, 7168), small=False, bench=True),
+            Case("fused-pro-8", lambda i: _product(i, 8, 2624, 7168), small=False),
+            Case("fused-pro-16", lambda i: _product(i, 16, 2624, 7168), small=False),
+            Case("kv_gate-pro-3", lambda i: _product(i, 3, 2048, 7168), small=False),
+            Case("kv_gate-pro-6", lambda i: _product(i, 6, 1024, 7168), small=False),
+            Case("wo_a-pro-tp8-12", lambda i: _grouped(i, 12, 2, 1024, 4096), small=False),
+            Case("lanes-3", lambda i: _product(i, 3, 40, 384)),
+            Case("lanes-grouped-11", lambda i: _grouped(i, 11, 3, 20, 640)),
+            Case("lanes-strided-7", lambda i: _strided(i, 7, 48, 256)),
             Case("small-1", lambda i: _product(i, 1, 40, 96)),
             Case("small-2-bf16", lambda i: _product(i, 2, 24, 1100, torch.bfloat16)),
             Case("small-5", lambda i: _product(i, 5, 40, 328)),
@@ -62,10 +75,10 @@ SPECS = (
             Case("strided-1", lambda i: _strided(i, 1, 48, 160)),
             Case("strided-9", lambda i: _strided(i, 9, 48, 160)),
             Case("empty", lambda i: _product(i, 0, 32, 64)),
-            Case("ragged-200", lambda i: _product(i, 200, 392, 1056), small=False),
+            Case("ragged-200", lambda i: _product(i, 200, 392, 1056), small=False, compiled=True),
         ),
         _cost,
-        (BF16_GEMV, BF16_GEMM),
+        (BF16_GEMV, BF16_LANES, BF16_GEMM),
         outputs=("out",),
         # The matrix units cut bits off the sums that they hold: 4e-6 over 4096 columns on an H200, as in its library.
         tolerance=Tolerance(floor=2.0**-17),

@@ -17,8 +17,8 @@ from dsv4_kernels.swiglu.triton_op import swiglu_quant
 from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace, zeroed_workspace
 
-DOT_TOKENS = 16
-DOT, APART, SPLIT = 1, 2, 3
+DOT_TOKENS, LANE_TOKENS = 16, 8
+DOT, APART, SPLIT, LANES = 1, 2, 3, 4
 """Kinds of ``FEW``."""
 
 
@@ -54,7 +54,7 @@ def block_fp8_gemm_quant(x: torch.Tensor, weight: torch.Tensor, weight_scales: t
         return
     codes, scales = _quantised(tokens, k, x.device)
     quant(x, codes, scales)
-    _many(codes, scales, weight, weight_scales, out)
+    block_fp8_gemm(codes, scales, weight, weight_scales, out)
 
 
 def block_fp8_gemm_swiglu(
@@ -101,8 +101,16 @@ def _few_config(table: LaunchTable, x: torch.Tensor, weight: torch.Tensor, *, qu
     if counted("tokens", tokens) > FEW_TOKENS:
         return None
     chosen = table.choose(target_of(x.device), tokens=tokens, n=n, k=k, quant=int(quant))
-    fits = chosen["KIND"] != DOT or chosen["BLOCK_K"] >= k
-    return chosen if fits and chosen["KIND"] != APART else None
+    lanes = overlaps(x) and all(map(_in_words, (x, weight)))  # not under Triton's interpreter
+    fits = {DOT: chosen["BLOCK_K"] >= k, APART: False, LANES: lanes}
+    return chosen if fits.get(chosen["KIND"], True) else None
+
+
+def _in_words(tensor: torch.Tensor) -> bool:
+    """Whether rows of bf16 or codes begin at whole int32 words."""
+    size = tensor.element_size()
+    known = tensor.dtype in (torch.bfloat16, torch.float8_e4m3fn)
+    return known and tensor.stride(0) * size % 4 == 0 and tensor.storage_offset() * size % 4 == 0
 
 
 def _few(
@@ -115,6 +123,10 @@ def _few(
     limit: float | None = None,
 ) -> None:
     """Codes with ``scales``, or values that the kernel quantises; ``limit``: gates, whose ups are ``k`` columns on."""
+    if chosen["KIND"] == LANES:
+        require(limit is None, "block_fp8_few_swiglu: KIND 4 does not make its activations itself")
+        _lanes(x, scales, weight, weight_scales, out, chosen)
+        return
     (tokens, k), n = x.shape, weight.shape[0]
     target = target_of(x.device)
     dot = chosen["KIND"] in (DOT, SPLIT)
@@ -137,6 +149,37 @@ def _few(
         {
             "QUANT": scales is None, "SWIGLU": limit is not None, "FNUZ": target.fp8 == "fnuz", "PDL": overlaps(x),
             **({"SPLIT": split} if dot else {"ONE": chosen["BLOCK_K"] >= k}),
+        },
+        chosen,
+    )  # fmt: skip
+
+
+def _lanes(
+    x: torch.Tensor,
+    scales: torch.Tensor | None,
+    weight: torch.Tensor,
+    weight_scales: torch.Tensor,
+    out: torch.Tensor,
+    chosen: Config,
+) -> None:
+    """As :func:`_few`, by NVIDIA's own kernel."""
+    from dsv4_kernels.block_fp8_gemm._nvidia import _few_lanes_kernel
+
+    (tokens, k), n = x.shape, weight.shape[0]
+    steps = triton.cdiv(k, chosen["BLOCK_K"])
+    launch(
+        _few_lanes_kernel,
+        (n // chosen["BLOCK_N"] if tokens else 0,),
+        {
+            "x_ptr": x.view(torch.int32), "x_scales_ptr": scales, "weight_ptr": weight.view(torch.int32),
+            "weight_scales_ptr": weight_scales, "out_ptr": out, "n_tokens": tokens,
+            "x_stride": x.stride(0) * x.element_size() // 4,
+            "x_scales_stride": 0 if scales is None else scales.stride(0), "weight_stride": weight.stride(0) // 4,
+            "weight_scales_stride": weight_scales.stride(0), "out_stride": out.stride(0),
+        },
+        {
+            "QUANT": scales is None, "PDL": overlaps(x), "BLOCKS": k // FP8_GROUP,
+            "GROUPS": triton.cdiv(tokens, LANE_TOKENS), "AHEAD": min(chosen.num_stages, steps),
         },
         chosen,
     )  # fmt: skip
