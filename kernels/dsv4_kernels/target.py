@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -93,4 +93,4 @@ def _device_target(index: int) -> Target:
     arch = facts.gcnArchName.partition(":")[0] if torch.version.hip else f"sm_{facts.major}{facts.minor}"
     if arch not in TARGETS:
         raise ValueError(f"{facts.name} is {arch}; the launch tables know {', '.join(TARGETS)}")
-    return TARGETS[arch]
+    return replace(TARGETS[arch], units=facts.multi_processor_count)  # a slice of a GPU has fewer

@@ -65,10 +65,18 @@ def _mixes(partial_ptr, squares_ptr, row, n_tokens, d, splits, rms_eps, SPLITS_P
 
 
 @triton.jit
-def _pre(mixes, base_ptr, scale_ptr, hc_eps, STREAM: tl.constexpr):
+def _affine(base_ptr, scale_ptr, COMB: tl.constexpr):
+    """Scale and base of each mix, ``[32]``; without ``COMB`` there are those of the collapse alone."""
+    mix = tl.arange(0, 32)
+    there = mix < (24 if COMB else 4)
+    scale = tl.load(scale_ptr + (mix >= 4).to(tl.int32) + (mix >= 8).to(tl.int32), mask=there, other=0.0)
+    return scale, tl.load(base_ptr + mix, mask=there, other=0.0)
+
+
+@triton.jit
+def _pre(logits, hc_eps, STREAM: tl.constexpr):
     """Weight of a stream in the collapse, a scalar."""
-    mix = _column(mixes, STREAM) * tl.load(scale_ptr) + tl.load(base_ptr + STREAM)
-    return tl.sum(1.0 / (1.0 + tl.exp(-mix)) + hc_eps, axis=0)
+    return tl.sum(1.0 / (1.0 + tl.exp(-_column(logits, STREAM))) + hc_eps, axis=0)
 
 
 @triton.jit
@@ -96,6 +104,7 @@ def _collapse_few_kernel(
     """
     token = tl.program_id(1).to(tl.int64)
     row = token + tl.arange(0, 1)
+    scale, base = _affine(base_ptr, scale_ptr, COMB)
     if tl.program_id(0) == 0:
         col = tl.arange(0, BLOCK_D)
         mask = col < d
@@ -107,10 +116,11 @@ def _collapse_few_kernel(
         if not EARLY:
             x0, x1, x2, x3 = _streams(x_ptr, token, col, d)
         mixes = _mixes(partial_ptr, squares_ptr, row, n_tokens, d, splits, rms_eps, SPLITS_PAD)
-        y = _pre(mixes, base_ptr, scale_ptr, hc_eps, 0) * x0.to(tl.float32)
-        y += _pre(mixes, base_ptr, scale_ptr, hc_eps, 1) * x1.to(tl.float32)
-        y += _pre(mixes, base_ptr, scale_ptr, hc_eps, 2) * x2.to(tl.float32)
-        y += _pre(mixes, base_ptr, scale_ptr, hc_eps, 3) * x3.to(tl.float32)
+        logits = mixes * scale[None, :] + base[None, :]
+        y = _pre(logits, hc_eps, 0) * x0.to(tl.float32)
+        y += _pre(logits, hc_eps, 1) * x1.to(tl.float32)
+        y += _pre(logits, hc_eps, 2) * x2.to(tl.float32)
+        y += _pre(logits, hc_eps, 3) * x3.to(tl.float32)
         value = y.to(out_ptr.dtype.element_ty)
         tl.store(out_ptr + token * out_stride + col, value, mask=mask)
         if NORM:
@@ -130,8 +140,9 @@ def _collapse_few_kernel(
         follow(PDL)
         if COMB:
             mixes = _mixes(partial_ptr, squares_ptr, row, n_tokens, d, splits, rms_eps, SPLITS_PAD)
-            scale = tl.load(scale_ptr + 1)
+            logits = mixes * scale[None, :] + base[None, :]
             for j in tl.static_range(4):
-                mix = _column(mixes, 4 + j) * scale + tl.load(base_ptr + 4 + j)
-                tl.store(post_ptr + row * 4 + j, 2.0 / (1.0 + tl.exp(-mix)))
-            _store_comb(mixes, base_ptr, scale_ptr, comb_ptr, row, row < n_tokens, hc_eps, ITERS)
+                tl.store(post_ptr + row * 4 + j, 2.0 / (1.0 + tl.exp(-_column(logits, 4 + j))))
+            _store_comb(
+                logits, base_ptr, scale_ptr, comb_ptr, row, row < n_tokens, hc_eps, ITERS, AFFINE=False, FAST=PDL > 0
+            )

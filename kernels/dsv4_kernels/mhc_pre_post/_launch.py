@@ -96,19 +96,26 @@ MANY = LaunchTable(
 )
 
 ONCE_TOKENS = 512
-ONCE_WIDTHS = (4096,)
-"""From so many tokens of bf16 on, of streams so wide (what has been timed), the table below serves on its targets."""
+ONCE_WIDTHS = (4096, 7168)
+"""From so many tokens of bf16 on, of streams so wide (what has been timed), the tables below serve on their targets."""
 
 
-def _once(stages: int, product: int, other: int) -> Config:
-    return config(4, 1, STAGES=stages, PRODUCT_REGS=product, OTHER_REGS=other)
+def _once(stages: int, product: int, other: int, at_once: tuple[int, int], early: int) -> Config:
+    return config(
+        4, 1, PDL, STAGES=stages, PRODUCT_REGS=product, OTHER_REGS=other, AT_ONCE=at_once[0], MIXES_AT_ONCE=at_once[1],
+        EARLY=early,
+    )  # fmt: skip
 
 
-ONCE = LaunchTable("mhc_once", {"sm_90": (row(_once(6, 176, 72)),)}, (_once(6, 168, 88), _once(5, 168, 88)))
-"""Registers of a lane: of the products' warps, and of the warps that have a role each."""
+ONCE = LaunchTable("mhc_once", {"sm_90": (row(_once(6, 160, 80, (8, 2), 1)),)}, (_once(6, 160, 112, (16, 4), 0),))
+"""Registers of a lane: of the products' warps, and of those that have a role each (what both leave is the collapse's).
+Slices whose records a warp reads at once, for the weights of the collapse and for the mixes; the second number divides
+what slices there are. ``EARLY``: a tile's place is free when the collapse has read it, which takes 100 registers."""
 
-ONCE_SPREAD = LaunchTable("mhc_once_spread", {"sm_90": (row(_once(5, 168, 96)),)}, (_once(4, 168, 96),))
-"""The same where a sublayer's output is spread first; the second number is that of the warps that spread."""
+ONCE_SPREAD = LaunchTable(
+    "mhc_once_spread", {"sm_90": (row(_once(5, 176, 80, (8, 2), 0)),)}, (_once(4, 176, 80, (8, 2), 0),)
+)
+"""The same where a sublayer's output is spread first."""
 
 QUANT_WIDTH = 4096
 """Rows up to so long are quantised in the collapse's launch; with longer ones its registers spill."""

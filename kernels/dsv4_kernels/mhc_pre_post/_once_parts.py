@@ -1,34 +1,57 @@
-"""Parts of ``_once.py``: layouts, the two bf16 parts of ``fn``, and what becomes of a tile's sums (Gluon)."""
+"""Parts of ``_once.py``: layouts, products by warps, and the records that programs of a group exchange (Gluon)."""
 
 from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 TOK = gl.constexpr(16)  # tokens of a tile
 DIMS = gl.constexpr(256)  # columns of each stream in a slice
-PART = gl.constexpr(64)  # columns of a step: those of a swizzled row, and of a fragment of ``fn``
-RECORD = gl.constexpr(32 * 16)  # of a tile and slice: the mixes' sums, then the squares', by token
-SQUARES = gl.constexpr(24)  # the row of a record
+RECORD = gl.constexpr(9 * 64)  # words of a record: nine of four words for each token
+LAST = gl.constexpr(8)  # of a group's tiles: their mixes are hurried
+HEAD = gl.constexpr(32)  # words before the first record: the last launch's number, and programs that are done
 
-ROWS = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
+ROWS = gl.constexpr(
+    gl.DistributedLinearLayout(
+        [[0, 1], [0, 2], [0, 4], [0, 64], [0, 128]], [[0, 8], [0, 16], [0, 32], [1, 0], [2, 0]], [[4, 0], [8, 0]], [],
+        [16, 256],
+    )
+)  # fmt: skip
 TOKENS = gl.constexpr(gl.SliceLayout(1, ROWS))
-STREAMS = gl.constexpr(
+PAIRS = gl.constexpr(
     gl.DistributedLinearLayout(
-        [[0, 1], [0, 2], [0, 4], [16, 0], [32, 0]], [[0, 8], [0, 16], [0, 32], [1, 0], [2, 0]], [[4, 0], [8, 0]], [],
-        [64, 64],
+        [[0, 1], [0, 2], [0, 32], [0, 64]], [[0, 4], [0, 8], [0, 16], [1, 0], [2, 0]], [[4, 0], [8, 0]], [], [16, 128]
     )
 )  # fmt: skip
-FOLDED = gl.constexpr(
+WIDE = gl.constexpr(
     gl.DistributedLinearLayout(
-        [[0, 1], [0, 8]], [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], [[8, 0], [16, 0]], [], [32, 16]
+        [[0, 1], [0, 2], [0, 4], [8, 0]], [[0, 8], [0, 16], [4, 0], [1, 0], [2, 0]], [[0, 32], [0, 64], [0, 128]], [],
+        [16, 256],
     )
 )  # fmt: skip
-ONE_WARP = gl.constexpr(gl.BlockedLayout([1, 2, 4], [16, 2, 1], [1, 1, 1], [2, 1, 0]))
-FOUR_WARPS = gl.constexpr(gl.BlockedLayout([1, 1, 2], [4, 4, 2], [4, 1, 1], [2, 1, 0]))
-PRODUCT = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 16, 16]))
-FRAGMENT = gl.constexpr(gl.DotOperandLayout(0, PRODUCT, 2))
+MIXED = gl.constexpr(
+    gl.DistributedLinearLayout(
+        [[0, 1], [0, 2], [0, 4]], [[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]], [[0, 32], [0, 64], [0, 128]], [], [8, 256]
+    )
+)  # fmt: skip
+PRODUCT = gl.constexpr(gl.NVMMADistributedLayout([2, 0], [8, 1, 1], [1, 16, 8]))
+LEFT = gl.constexpr(gl.DotOperandLayout(0, PRODUCT, 2))
+RIGHT = gl.constexpr(gl.DotOperandLayout(1, PRODUCT, 2))
+ADDED = gl.constexpr(
+    gl.DistributedLinearLayout(
+        [[0, 0, 1], [0, 0, 2], [1, 0, 0], [2, 0, 0], [4, 0, 0]],
+        [[0, 0, 4], [0, 1, 0], [0, 2, 0], [0, 4, 0], [0, 8, 0]], [], [], [8, 16, 8],
+    )
+)  # fmt: skip
+EIGHT = gl.constexpr(
+    gl.DistributedLinearLayout(
+        [], [[0, 0, 1], [0, 1, 0], [0, 2, 0], [0, 4, 0], [0, 8, 0]], [[1, 0, 0], [2, 0, 0], [4, 0, 0]], [], [8, 16, 2]
+    )
+)  # fmt: skip
+HALVES = gl.constexpr(gl.DistributedLinearLayout([], [[0, 1], [1, 0], [2, 0], [4, 0], [8, 0]], [], [], [16, 2]))
+OF_TOKEN = gl.constexpr(gl.SliceLayout(1, HALVES))
 
 
 @gluon.jit
@@ -40,202 +63,313 @@ def _rounded(value):
 
 
 @gluon.jit
-def _fn_places(fn_ptr, d: gl.constexpr, MIXES: gl.constexpr):
-    """Of the first columns of each mix, ``[32, PART]``; places of mixes beyond the last are the last one's."""
-    layout: gl.constexpr = gl.DistributedLinearLayout(
-        [[0, 1], [0, 8], [0, 16], [0, 32]], [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], [[8, 0], [16, 0]], [], [32, PART]
-    )
-    mix = gl.minimum(gl.arange(0, 32, layout=gl.SliceLayout(1, layout)), MIXES - 1)
-    return fn_ptr + mix[:, None] * (4 * d) + gl.arange(0, PART, layout=gl.SliceLayout(0, layout))[None, :]
+def _right(part):
+    """``[8 mixes, DIMS]`` as right operands of eight warps, 32 columns each."""
+    split = part.reshape([8, 8, 4, 2, 2, 2]).permute((1, 3, 4, 2, 5, 0))
+    return gl.convert_layout(split.reshape([8, 32, 8]), RIGHT, assert_trivial=True)
 
 
 @gluon.jit
-def _fn_fragment(place):
-    """``fn`` to 16 bits ``[64, PART]``: rows of 16 are eight mixes' high parts, then their low ones.
+def _fn_fragment(value):
+    """High and low bf16 parts of eight mixes.
 
-    The high part is rounded by integers: conversions one by one would take two microseconds of a launch.
+    The high part is rounded by integers: conversions one by one would take microseconds of a launch.
     """
-    value = gl.load(place, volatile=True)  # volatile, so that not all fragments are loaded before the first is made
     bits = (value.to(gl.int32, bitcast=True) + 0x8000) & -65536
     low = _rounded(value - bits.to(gl.float32, bitcast=True))
-    high = gl.inline_asm_elementwise(
-        "prmt.b32 $0, $1, $2, 0x7632;", "=r,r,r", [bits], dtype=gl.bfloat16, is_pure=True, pack=2
-    )
-    both = gl.join(high.reshape([4, 8, PART]), low.reshape([4, 8, PART])).permute((0, 3, 1, 2))
-    return gl.convert_layout(both.reshape([64, PART]), FRAGMENT, assert_trivial=True)
+    high = (bits >> 16).to(gl.int16).to(gl.bfloat16, bitcast=True)
+    return _right(high), _right(low)
+
+
+@gluon.jit
+def _fn_loaded(place, d: gl.constexpr):
+    """Of one stream mixes 0 to 7, 8 to 15, 16 to 23."""
+    return gl.load(place), gl.load(place + 32 * d), gl.load(place + 64 * d)
+
+
+@gluon.jit
+def _fn_stream(loaded):
+    h0, l0 = _fn_fragment(loaded[0])
+    h1, l1 = _fn_fragment(loaded[1])
+    h2, l2 = _fn_fragment(loaded[2])
+    return h0, l0, h1, l1, h2, l2
+
+
+@gluon.jit
+def _fn_streams(fn_ptr, d: gl.constexpr):
+    """Of the four streams; two are on their way at once, which registers suffice for."""
+    place = _fn_places(fn_ptr + gl.program_id(0) % (d // DIMS) * DIMS, d)
+    loaded0 = _fn_loaded(place, d)
+    loaded1 = _fn_loaded(place + d, d)
+    fn0 = _fn_stream(loaded0)
+    loaded2 = _fn_loaded(place + 2 * d, d)
+    fn1 = _fn_stream(loaded1)
+    loaded3 = _fn_loaded(place + 3 * d, d)
+    return fn0, fn1, _fn_stream(loaded2), _fn_stream(loaded3)
+
+
+@gluon.jit
+def _fn_places(fn_ptr, d: gl.constexpr):
+    """Of the first stream's columns of the first eight mixes, ``[8, DIMS]``."""
+    mix = gl.arange(0, 8, layout=gl.SliceLayout(1, MIXED))
+    return fn_ptr + mix[:, None] * (4 * d) + gl.arange(0, DIMS, layout=gl.SliceLayout(0, MIXED))[None, :]
+
+
+@gluon.jit
+def _left(x):
+    """``[TOK, DIMS]`` as left operands of eight warps; their rows are the tokens in the order of the lanes."""
+    split = x.reshape([2, 2, 4, 8, 4, 2, 2, 2]).permute((3, 0, 2, 1, 5, 6, 4, 7))
+    return gl.convert_layout(split.reshape([8, 16, 32]), LEFT, assert_trivial=True)
+
+
+@gluon.jit
+def _none():
+    return gl.zeros([8, 16, 8], gl.float32, layout=PRODUCT)
+
+
+@gluon.jit
+def _multiplied(x, fn, sums):
+    """``sums`` and the products of one stream."""
+    a = _left(x)
+    return (
+        mma_v2(a, fn[0], mma_v2(a, fn[1], sums[0])), mma_v2(a, fn[2], mma_v2(a, fn[3], sums[1])),
+        mma_v2(a, fn[4], mma_v2(a, fn[5], sums[2])),
+    )  # fmt: skip
+
+
+@gluon.jit
+def _by_token(acc):
+    """The rows in the tokens' order again."""
+    return acc.reshape([8, 2, 4, 2, 8]).permute((0, 1, 3, 2, 4)).reshape([8, 16, 8])
+
+
+@gluon.jit
+def _leave_sums(m0, m1, m2, squares, parts, bar, count):
+    """Sums of eight warps ``[8, TOK, 8]`` and those of squares ``[TOK, 8]`` to one that adds them up."""
+    part0, part1, part2, square_part, part_empty = parts
+    mbarrier.wait(part_empty, (count & 1) ^ 1)
+    part0.store(m0)
+    part1.store(m1)
+    part2.store(m2)
+    square_part.store(squares)
+    mbarrier.arrive(bar, count=1)
+
+
+@gluon.jit
+def _added_up(parts):
+    """What eight warps have left: three times four of ``[TOK, 2]``, and ``[TOK, 2]`` of squares, the same twice."""
+    part0, part1, part2, square_part, part_empty = parts
+    p = _quarters(gl.sum(part0.load(ADDED), 0))
+    q = _quarters(gl.sum(part1.load(ADDED), 0))
+    r = _quarters(gl.sum(part2.load(ADDED), 0))
+    squares = gl.sum(square_part.load(gl.BlockedLayout([1, 8], [32, 1], [1, 1], [1, 0])), 1)
+    squares = gl.convert_layout(squares, OF_TOKEN)[:, None] + gl.zeros([16, 2], gl.float32, layout=HALVES)
+    mbarrier.arrive(part_empty, count=1)
+    return p, q, r, squares
 
 
 @gluon.jit
 def _squares(x):
-    wide = x.load(ROWS).to(gl.float32)
-    return gl.sum(wide * wide, 1)
+    """``[TOK, 8]``, by token and warp."""
+    wide = x.to(gl.float32)
+    return (wide * wide).reshape([16, 8, 32])
 
 
 @gluon.jit
-def _folded(acc):
-    """Sums over high and low parts ``[64, TOK]``, added up: ``[32, TOK]``."""
-    both = gl.sum(acc.reshape([4, 2, 8, TOK]), 1)
-    return gl.convert_layout(both.reshape([32, TOK]), FOLDED, assert_trivial=True)
+def _stream(ring, stage):
+    """A stage's ``[TOK, DIMS]`` of one stream."""
+    return ring.index(stage).reshape([TOK, DIMS])
 
 
 @gluon.jit
-def _flat(ring, stage):
-    """A stage's streams ``[4 * TOK, DIMS]``, stream by stream."""
-    return ring.index(stage).reshape([4 * TOK, DIMS])
-
-
-@gluon.jit
-def _of_token(values):
-    """A vector over tokens, in the layout that rows of streams have."""
-    return gl.convert_layout(values, TOKENS, assert_trivial=True)
-
-
-@gluon.jit
-def _four(streams):
-    """``[4 * TOK, PART]``, stream by stream, as four ``[TOK, PART]``."""
-    low, high = gl.split(streams.reshape([2, 2, TOK, PART]).permute((2, 3, 1, 0)))
-    f0, f1 = gl.split(low)
-    f2, f3 = gl.split(high)
+def _quarters(x):
+    """``[TOK, 8]`` with four neighbours a lane, as four ``[TOK, 2]``."""
+    even, odd = gl.split(x.reshape([16, 2, 2, 2]))
+    x0, x2 = gl.split(even)
+    x1, x3 = gl.split(odd)
     return (
-        gl.convert_layout(f0, ROWS, assert_trivial=True), gl.convert_layout(f1, ROWS, assert_trivial=True),
-        gl.convert_layout(f2, ROWS, assert_trivial=True), gl.convert_layout(f3, ROWS, assert_trivial=True),
+        gl.convert_layout(x0, HALVES, assert_trivial=True), gl.convert_layout(x1, HALVES, assert_trivial=True),
+        gl.convert_layout(x2, HALVES, assert_trivial=True), gl.convert_layout(x3, HALVES, assert_trivial=True),
     )  # fmt: skip
 
 
 @gluon.jit
-def _until(counter_ptr, wanted):
-    """Until the counter has come to ``wanted``; what was stored before is then visible, to each thread for itself."""
-    seen = 0
-    while seen < wanted:
-        seen = gl.inline_asm_elementwise(
-            "ld.acquire.gpu.global.b32 $0, [$1];", "=r,l", [counter_ptr], dtype=gl.int32, is_pure=False, pack=1
-        )
-
-
-@gluon.jit
-def _sums(partial_ptr, tile, m: gl.constexpr, layout: gl.constexpr, SLICES: gl.constexpr, PAD: gl.constexpr):
-    """The slices' sums of row ``m`` of a tile's records, ``[TOK, PAD]``."""
-    token = gl.arange(0, TOK, layout=gl.SliceLayout(1, layout))
-    s = gl.arange(0, PAD, layout=gl.SliceLayout(0, layout))
-    place = partial_ptr + tile * (SLICES * RECORD) + s[None, :] * RECORD + m * TOK + token[:, None]
-    return gl.load(place, mask=(s < SLICES)[None, :] & (token >= 0)[:, None], other=0.0, cache_modifier=".cg")
-
-
-@gluon.jit
-def _pre_sums(partial_ptr, tile, layout: gl.constexpr, SLICES: gl.constexpr, PAD: gl.constexpr):
-    """What the weights of the collapse are made of."""
-    return (
-        _sums(partial_ptr, tile, 0, layout, SLICES, PAD), _sums(partial_ptr, tile, 1, layout, SLICES, PAD),
-        _sums(partial_ptr, tile, 2, layout, SLICES, PAD), _sums(partial_ptr, tile, 3, layout, SLICES, PAD),
-        _sums(partial_ptr, tile, SQUARES, layout, SLICES, PAD),
+def _put(place, a, b, c, tag):
+    """Three numbers and the launch's number, 16 bytes at once."""
+    gl.inline_asm_elementwise(
+        "{ .reg .b128 t; .reg .b64 l, h; mov.b64 l, {$2, $3}; mov.b64 h, {$4, $5}; mov.b128 t, {l, h}; "
+        "st.relaxed.gpu.global.b128 [$1], t; mov.b32 $0, 0; }",
+        "=r,l,r,r,r,r",
+        [place.to(gl.int64), a.to(gl.int32, bitcast=True), b.to(gl.int32, bitcast=True), c.to(gl.int32, bitcast=True),
+         tag],
+        dtype=gl.int32, is_pure=False, pack=1,
     )  # fmt: skip
 
 
 @gluon.jit
-def _pre(sums, r, scale, base, hc_eps):
-    mix = gl.sum(sums, 1) * r * scale + base
-    return 1.0 / (1.0 + gl.exp(-mix)) + hc_eps
-
-
-@gluon.jit
-def _pre_weights(sums, scale, base, d: gl.constexpr, rms_eps, hc_eps):
-    """Weights of the four streams in the collapse, by token; ``base``: those of the four."""
-    r = gl.rsqrt(gl.sum(sums[4], 1) / (4 * d) + rms_eps)
-    return (
-        _pre(sums[0], r, scale, base[0], hc_eps), _pre(sums[1], r, scale, base[1], hc_eps),
-        _pre(sums[2], r, scale, base[2], hc_eps), _pre(sums[3], r, scale, base[3], hc_eps),
+def _get(place):
+    """What ``_put`` left there."""
+    return gl.inline_asm_elementwise(
+        "{ .reg .b128 t; .reg .b64 l, h; ld.relaxed.gpu.global.b128 t, [$4]; mov.b128 {l, h}, t; "
+        "mov.b64 {$0, $1}, l; mov.b64 {$2, $3}, h; }",
+        "=r,=r,=r,=r,l", [place], dtype=(gl.float32, gl.float32, gl.float32, gl.int32), is_pure=False, pack=1,
     )  # fmt: skip
 
 
 @gluon.jit
-def _four_of(base_ptr):
-    return gl.load(base_ptr), gl.load(base_ptr + 1), gl.load(base_ptr + 2), gl.load(base_ptr + 3)
+def _patient(place, tag):
+    """Until ``place`` holds the launch's number; looks now and then."""
+    gl.inline_asm_elementwise(
+        "{ .reg .pred p; again: ld.relaxed.gpu.global.b32 $0, [$1]; setp.eq.b32 p, $0, $2; @p bra there; "
+        "nanosleep.u32 300; bra again; there: }",
+        "=&r,l,r", [place.to(gl.int64), tag], dtype=gl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
 
 
 @gluon.jit
-def _reducer(
-    which: gl.constexpr, sums, tiles, eps, w_smem, ready, SLICES: gl.constexpr, PAD: gl.constexpr, STAGES: gl.constexpr
-):
-    """Weights of the collapse, of every other tile (``which``: even or odd ones): two warps hide each other's waits."""
-    layout: gl.constexpr = gl.BlockedLayout([4, PAD // 8], [4, 8], [1, 1], [0, 1])
+def _number(record_ptr):
+    """The launch's number, from before the first record."""
+    return gl.load(record_ptr - HEAD, volatile=True) + 1
+
+
+@gluon.jit
+def _insisted(place, tag, a, b, c, seen):
+    """What ``_get`` gave, or if it was too early, what it gives in the end."""
+    return gl.inline_asm_elementwise(
+        "{ .reg .pred p; .reg .b128 t; .reg .b64 l, h; setp.eq.b32 p, $3, $9; @p bra there; "
+        "again: ld.relaxed.gpu.global.b128 t, [$8]; mov.b128 {l, h}, t; mov.b64 {$0, $1}, l; mov.b64 {$2, $3}, h; "
+        "setp.ne.b32 p, $3, $9; @p bra again; there: }",
+        "=&r,=&r,=&r,=&r,0,1,2,3,l,r",
+        [a.to(gl.int32, bitcast=True), b.to(gl.int32, bitcast=True), c.to(gl.int32, bitcast=True), seen,
+         place.to(gl.int64), tag],
+        dtype=(gl.float32, gl.float32, gl.float32, gl.int32), is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@gluon.jit
+def _publisher(record_ptr, tiles, parts, part_full, published, begun, SLICES: gl.constexpr, SLOTS: gl.constexpr):
+    """The program's records, a tile after the other.
+
+    A record: for half 0 and 1 of the mixes (pre and rows 0, 2 of comb; post and rows 1, 3) four of three numbers, with
+    the squares among half 0's, and a ninth of the one number of half 0 that is left.
+    """
     groups = gl.num_programs(0) // SLICES
-    partial_ptr, counter_ptr, base_ptr, scale_ptr = sums
+    mbarrier.wait(begun, 0)
+    tag = _number(record_ptr)
+    lane = gl.arange(0, 16, layout=OF_TOKEN)
+    half = gl.arange(0, 2, layout=gl.SliceLayout(0, HALVES))
+    tags = gl.full([16, 2], tag, gl.int32, layout=HALVES)
+    of_lane = lane[:, None] * 4 + half[None, :] * 64
+    count = 0
+    for tile in range(gl.program_id(0) // SLICES, tiles, groups):
+        mbarrier.wait(part_full, count & 1)
+        p, q, r, squares = _added_up(parts)
+        record = record_ptr + (tile * SLICES + gl.program_id(0) % SLICES) * RECORD
+        _put(record + of_lane, p[0], p[1], p[2], tags)
+        _put(record + of_lane + 128, p[3], gl.where(half[None, :] == 0, squares, r[3]), q[0], tags)
+        _put(record + of_lane + 256, q[1], q[2], q[3], tags)
+        _put(record + of_lane + 384, r[0], r[1], r[2], tags)
+        rest = gl.sum(gl.where(half[None, :] == 0, r[3], 0.0), 1)
+        _put(record + 512 + lane * 4, rest, rest, rest, gl.full([16], tag, gl.int32, layout=OF_TOKEN))
+        mbarrier.arrive(published.index(count % SLOTS), count=1)
+        count = count + 1
+
+
+@gluon.jit
+def _all_of(there, N: gl.constexpr):
+    """Whether all of ``N`` are true."""
+    return gl.min(there.to(gl.int32).reshape([N]), 0)
+
+
+@gluon.jit
+def _awaited(place, tag, N: gl.constexpr):
+    """The first two of four numbers of each of ``N`` records' halves 0, when they have come."""
+    a, b, c, t = _get(place)
+    e, f, _g, u = _get(place + 128)
+    while _all_of((t == tag) & (u == tag), N) == 0:
+        a, b, c, t = _get(place)
+        e, f, _g, u = _get(place + 128)
+    return a, b, c, e, f
+
+
+@gluon.jit
+def _weight(sums, r, scale, base, hc_eps):
+    return 1.0 / (1.0 + gl.exp(-(sums * r * scale + base))) + hc_eps
+
+
+@gluon.jit
+def _over_lanes_own(x, AT_ONCE: gl.constexpr):
+    """Sums over the slices that a lane holds, ``[2, TOK]``."""
+    return gl.sum(x.reshape([2, AT_ONCE // 2, 16]), 1)
+
+
+@gluon.jit
+def _reducer(which: gl.constexpr, given, AT_ONCE: gl.constexpr, SLICES: gl.constexpr, SLOTS: gl.constexpr):
+    """Weights of the collapse, of every other tile (``which``: even or odd ones): two warps hide each other's waits.
+
+    ``n_slices``: as ``SLICES``, but not known to the compiler, which would unroll the loop over them and spill.
+    """
+    record_ptr, base_ptr, scale_ptr, tiles, n_slices, eps, w_smem, published, ready, begun = given
+    layout: gl.constexpr = gl.BlockedLayout([AT_ONCE // 2, 1], [2, 16], [1, 1], [1, 0])
+    groups = gl.num_programs(0) // SLICES
     scale = gl.load(scale_ptr)
-    base = _four_of(base_ptr)
+    b0, b1, b2, b3 = gl.load(base_ptr), gl.load(base_ptr + 1), gl.load(base_ptr + 2), gl.load(base_ptr + 3)
+    token = gl.arange(0, 16, layout=gl.SliceLayout(0, layout))[None, :]
+    s = gl.arange(0, AT_ONCE, layout=gl.SliceLayout(1, layout))[:, None]
+    zero = _over_lanes_own(gl.zeros([AT_ONCE, 16], gl.float32, layout=layout), AT_ONCE)
+    mbarrier.wait(begun, 0)
+    tag = _number(record_ptr)
     count = which
     for tile in range(gl.program_id(0) // SLICES + which * groups, tiles, 2 * groups):
-        stage = count % STAGES
-        _until(counter_ptr + tile, SLICES)
-        parts = _pre_sums(partial_ptr, tile, layout, SLICES, PAD)
-        w0, w1, w2, w3 = _pre_weights(parts, scale, base, SLICES * DIMS, eps[0], eps[1])
-        w_smem.index(stage * 4).store(w0)
-        w_smem.index(stage * 4 + 1).store(w1)
-        w_smem.index(stage * 4 + 2).store(w2)
-        w_smem.index(stage * 4 + 3).store(w3)
-        mbarrier.arrive(ready.index(stage), count=1)
-        count += 2
+        slot = count % SLOTS
+        m0, m1, m2, m3, squares = zero, zero, zero, zero, zero
+        mbarrier.wait(published.index(slot), count // SLOTS & 1)
+        for k in range(0, n_slices, AT_ONCE):
+            place = record_ptr + tile * (SLICES * RECORD) + gl.minimum(s + k, SLICES - 1) * RECORD + token * 4
+            a, b, c, e, f = _awaited(place, tag, 16 * AT_ONCE)
+            if SLICES % AT_ONCE != 0:
+                there = (s + k < SLICES) & (token >= 0)
+                a, b, c = gl.where(there, a, 0.0), gl.where(there, b, 0.0), gl.where(there, c, 0.0)
+                e, f = gl.where(there, e, 0.0), gl.where(there, f, 0.0)
+            m0 += _over_lanes_own(a, AT_ONCE)
+            m1 += _over_lanes_own(b, AT_ONCE)
+            m2 += _over_lanes_own(c, AT_ONCE)
+            m3 += _over_lanes_own(e, AT_ONCE)
+            squares += _over_lanes_own(f, AT_ONCE)
+        r = gl.rsqrt(gl.sum(squares, 0) / (4 * SLICES * DIMS) + eps[0])
+        w_smem.index(slot * 4).store(_weight(gl.sum(m0, 0), r, scale, b0, eps[1]))
+        w_smem.index(slot * 4 + 1).store(_weight(gl.sum(m1, 0), r, scale, b1, eps[1]))
+        w_smem.index(slot * 4 + 2).store(_weight(gl.sum(m2, 0), r, scale, b2, eps[1]))
+        w_smem.index(slot * 4 + 3).store(_weight(gl.sum(m3, 0), r, scale, b3, eps[1]))
+        mbarrier.arrive(ready.index(slot), count=1)
+        count = count + 2
 
 
 @gluon.jit
-def _collapse_tile(w0, w1, w2, w3, out_ptr, n_tokens, tile, out_stride, ring, stage, SLICES: gl.constexpr):
-    """``out`` of a tile, this program's columns."""
-    col = gl.program_id(0) % SLICES * DIMS + gl.arange(0, PART, layout=gl.SliceLayout(0, ROWS))
+def _pairs(ring, stage):
+    """A stage's ``[TOK, DIMS]`` of one stream, two neighbours a word: as such they stay in few registers."""
+    words: gl.constexpr = gl.NVMMASharedLayout(128, 32, 2)
+    return _stream(ring, stage)._reinterpret(gl.int32, [TOK, DIMS // 2], words).load(PAIRS)
+
+
+@gluon.jit
+def _summed(f0, f1, f2, f3, w0, w1, w2, w3):
+    return (
+        w0 * f0.to(gl.float32, bitcast=True) + w1 * f1.to(gl.float32, bitcast=True)
+        + w2 * f2.to(gl.float32, bitcast=True) + w3 * f3.to(gl.float32, bitcast=True)
+    )  # fmt: skip
+
+
+@gluon.jit
+def _store_collapsed(f0, f1, f2, f3, w_smem, slot, out_ptr, n_tokens, tile, out_stride, SLICES: gl.constexpr):
+    """``out`` of a tile, this program's columns, from pairs."""
+    tokens: gl.constexpr = gl.SliceLayout(1, PAIRS)
+    w0, w1 = w_smem.index(slot * 4).load(tokens)[:, None], w_smem.index(slot * 4 + 1).load(tokens)[:, None]
+    w2, w3 = w_smem.index(slot * 4 + 2).load(tokens)[:, None], w_smem.index(slot * 4 + 3).load(tokens)[:, None]
+    even = _summed(f0 << 16, f1 << 16, f2 << 16, f3 << 16, w0, w1, w2, w3)
+    odd = _summed(f0 & -65536, f1 & -65536, f2 & -65536, f3 & -65536, w0, w1, w2, w3)
+    y = gl.convert_layout(gl.join(even, odd).reshape([TOK, DIMS]), ROWS, assert_trivial=True)
+    col = gl.program_id(0) % SLICES * DIMS + gl.arange(0, DIMS, layout=gl.SliceLayout(0, ROWS))
     token = tile * TOK + gl.arange(0, TOK, layout=TOKENS)
     place = out_ptr + token.to(gl.int64)[:, None] * out_stride + col[None, :]
-    mask = (token < n_tokens)[:, None] & (col >= 0)[None, :]
-    for c in gl.static_range(DIMS // PART):
-        f0, f1, f2, f3 = _four(_flat(ring, stage).slice(c * PART, PART, dim=1).load(STREAMS).to(gl.float32))
-        y = w0[:, None] * f0 + w1[:, None] * f1 + w2[:, None] * f2 + w3[:, None] * f3
-        gl.store(place + c * PART, _rounded(y), mask=mask)
-
-
-@gluon.jit
-def _normed(c, axis: gl.constexpr, eps):
-    inverse = 1.0 / (gl.sum(c, axis) + eps)
-    return c * gl.expand_dims(inverse, axis)
-
-
-@gluon.jit
-def _mixes_of_tile(
-    partial_ptr, base_ptr, scale_ptr, post_ptr, comb_ptr, n_tokens, tile, d: gl.constexpr, rms_eps, hc_eps,
-    cube: gl.constexpr, AT_ONCE: gl.constexpr, SLICES: gl.constexpr, ITERS: gl.constexpr,
-):  # fmt: skip
-    """``post`` and ``comb`` of a tile. ``cube``: a layout of ``[TOK, 4, 4]``; sums of ``AT_ONCE`` slices, which divides
-    ``SLICES``, are loaded at once.
-    """
-    tokens: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, cube))
-    t = gl.arange(0, TOK, layout=tokens)
-    i = gl.arange(0, 4, layout=gl.SliceLayout(0, gl.SliceLayout(2, cube)))
-    j = gl.arange(0, 4, layout=gl.SliceLayout(0, gl.SliceLayout(1, cube)))
-    i2 = gl.expand_dims(i, 0)
-    at = 8 + 4 * gl.expand_dims(i2, 2) + gl.expand_dims(gl.expand_dims(j, 0), 1)
-    t2 = gl.expand_dims(t, 1)
-    t3 = gl.expand_dims(t2, 2)
-    begin = partial_ptr + tile * (SLICES * RECORD)
-    c_place = begin + at * TOK + t3
-    p_place = begin + (4 + i2) * TOK + t2
-    q_place = begin + SQUARES * TOK + t
-    c = gl.zeros([TOK, 4, 4], gl.float32, layout=cube)
-    p = gl.zeros([TOK, 4], gl.float32, layout=gl.SliceLayout(2, cube))
-    squares = gl.zeros([TOK], gl.float32, layout=tokens)
-    for _ in range(0, SLICES, AT_ONCE):
-        for k in gl.static_range(AT_ONCE):
-            c += gl.load(c_place + k * RECORD, cache_modifier=".cg")
-            p += gl.load(p_place + k * RECORD, cache_modifier=".cg")
-            squares += gl.load(q_place + k * RECORD, cache_modifier=".cg")
-        c_place += AT_ONCE * RECORD
-        p_place += AT_ONCE * RECORD
-        q_place += AT_ONCE * RECORD
-    r = gl.expand_dims(gl.rsqrt(squares / (4 * d) + rms_eps), 1)
-    t2 += tile * TOK
-    t3 += tile * TOK
-    p = p * r * gl.load(scale_ptr + 1) + gl.load(base_ptr + 4 + i2)
-    gl.store(post_ptr + t2 * 4 + i2, 2.0 / (1.0 + gl.exp(-p)), mask=(t2 < n_tokens) & (i2 >= 0))
-    c = c * gl.expand_dims(r, 2) * gl.load(scale_ptr + 2) + gl.load(base_ptr + at)
-    c = gl.exp(c - gl.expand_dims(gl.max(c, 2), 2))
-    c = c / gl.expand_dims(gl.sum(c, 2), 2) + hc_eps
-    c = _normed(c, 1, hc_eps)
-    for _ in range(ITERS - 1):
-        c = _normed(c, 2, hc_eps)
-        c = _normed(c, 1, hc_eps)
-    gl.store(comb_ptr + t3 * 16 + (at - 8), c, mask=(t3 < n_tokens) & (at >= 8))
+    gl.store(place, _rounded(y), mask=(token < n_tokens)[:, None] & (col >= 0)[None, :])

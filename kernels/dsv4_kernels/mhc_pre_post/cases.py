@@ -173,7 +173,6 @@ SPECS = (
         outputs=("out", "new_post", "new_comb"),
         updates=("x",),
         tolerance=_TOLERANCE,
-        untried={"once": ("dsv4_kernels.mhc_pre_post.triton_op:mhc_post_pre_once", "sm_90")},
     ),
     KernelSpec(
         "mhc_pre_norm",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 import triton
@@ -102,29 +101,14 @@ def mhc_post_pre(
     _check_mixes(x, fn, PRE_MIXES)
     after = After(norm, normed, codes, scales)
     check_out(x, out, after)
-    if is_many(x, spread=True):
-        many(x, y, post, comb, fn, base, scale, out, new_post, new_comb, rms_eps, hc_eps, iters)
+    reads_once = is_once(x, y, post, comb)
+    if reads_once or is_many(x, spread=True):
+        one_launch = once if reads_once else many
+        one_launch(x, y, post, comb, fn, base, scale, out, new_post, new_comb, rms_eps, hc_eps, iters)
         norm_after(out, rms_eps, after)
         return
     mixed = _mix(x, fn, PRE_MIXES, y, post, comb)
     _collapse(x, base, scale, out, new_post, new_comb, mixed, rms_eps, hc_eps, iters, after, early=False)
-
-
-def mhc_post_pre_once(**arguments: Any) -> None:
-    """As :func:`mhc_post_pre`, with its arguments by name; the streams read once where that serves (:func:`is_once`).
-
-    No default: its kernel was timed and compared before it was tidied, and has not run since.
-    """
-    x, y, post, comb = (arguments[name] for name in ("x", "y", "post", "comb"))
-    if not is_once(x, y, post, comb):
-        mhc_post_pre(**arguments)
-        return
-    after = After(**{name: arguments.pop(name, None) for name in ("norm", "normed", "codes", "scales")})
-    _check_post(y, post, comb, x)
-    _check_mixes(x, arguments["fn"], PRE_MIXES)
-    check_out(x, arguments["out"], after)
-    once(**arguments)
-    norm_after(arguments["out"], arguments["rms_eps"], after)
 
 
 def _check_mixes(x: torch.Tensor, fn: torch.Tensor, mixes: int) -> None:
