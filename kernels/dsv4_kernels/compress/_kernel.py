@@ -133,27 +133,31 @@ def _compress_finish_kernel(
 ):  # fmt: skip
     """Norm, rope and store of what the channels' programs pooled, a program an entry.
 
-    Programs behind them carry a row of ``WIDTH`` values each to the state, whose windows have all been read by now.
+    Programs behind them carry a row of ``WIDTH`` values each to the state, whose windows have all been read by then.
+    The predecessor is the channels' kernel, which waits first: what it does not write is asked for before it ends.
     """
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
     entry = tl.program_id(0).to(tl.int64)
     if entry >= n_entries:
         dst = tl.load(dst_ptr + entry - n_entries).to(tl.int64)
-        if dst >= 0:
-            src = tl.load(src_ptr + entry - n_entries).to(tl.int64)
-            c = tl.arange(0, BLOCK_WIDTH)
-            carried = tl.load(ks_ptr + src * ks_stride + c, c < WIDTH)
-            tl.store(state_ptr + dst * state_stride + c, carried, c < WIDTH)
+        src = tl.load(src_ptr + entry - n_entries).to(tl.int64)
+        c = tl.arange(0, BLOCK_WIDTH)
+        inside = (c < WIDTH) & (dst >= 0)
+        carried = tl.load(ks_ptr + src * ks_stride + c, inside)
+        if PDL:
+            tl.extra.cuda.gdc_wait()
+            tl.extra.cuda.gdc_launch_dependents()
+        tl.store(state_ptr + dst * state_stride + c, carried, inside)
         return
     row = tl.load(rows_ptr + entry + tl.arange(0, 1))
-    if tl.max(row, 0) < 0:
-        return
     d = tl.arange(0, BLOCK_D)
-    y = tl.load(pooled_ptr + entry * D + d, d < D, 0.0)
     weight, frequency = _parameters(d, weight_ptr, frequencies_ptr, D, HALF, BLOCK_D)
     cos, sin = _angles(tl.load(positions_ptr + entry), frequency)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    if tl.max(row, 0) < 0:
+        return
+    y = tl.load(pooled_ptr + entry * D + d, d < D, 0.0)
     _finish(
         y, row, d, weight, cos, sin, pool_ptr, rope_ptr, eps, pool_stride, rope_stride, D, BLOCK_D, ROPE, KEYS,
         PER_PAGE, ROOT, STAGES,

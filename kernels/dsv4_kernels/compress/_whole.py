@@ -17,13 +17,9 @@ def _inside(j, d, D: tl.constexpr, EVEN: tl.constexpr):
 
 
 @triton.jit
-def _pool_whole(
-    ks_ptr, state_ptr, gather_state, gather_flat, from_flat, ks_stride, state_stride, j, d, inside, bias, D
-):
-    """Channels ``d`` of one entry: the keys of its rows ``j``, weighted by the softmax of their scores."""
-    flat = tl.load(from_flat + j) != 0
-    row = tl.load(tl.where(flat, gather_flat + j, gather_state + j))
-    at = tl.where(flat, ks_ptr + row * ks_stride, state_ptr + row * state_stride)[:, None] + d[None, :]
+def _pool_whole(base, d, inside, bias, D):
+    """Channels ``d`` of one entry: the keys of the rows at ``base``, weighted by the softmax of their scores."""
+    at = base[:, None] + d[None, :]
     key = tl.load(at, inside, 0.0, eviction_policy="evict_first")  # nobody else reads it
     score = tl.load(at + D, inside, 0.0, eviction_policy="evict_first") + bias
     p = tl.exp(score - tl.maximum(tl.max(score, 0), -1.0e30)[None, :])
@@ -37,11 +33,12 @@ def _compress_channels_kernel(
     ks_stride, state_stride, ape_stride, gather_stride, D: tl.constexpr, WINDOW: tl.constexpr, PDL: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """One program per ``CHANNELS`` channels and entry; entries whose row is -1 are skipped.
+    """One program per ``CHANNELS`` channels and every so many-th entry; entries whose row is -1 are skipped.
 
     It leaves ``pooled [entries, D]`` to the next kernel. Programs of an entry stand side by side, since they
-    share rows of memory. ``ape`` is asked for before the predecessor ends: weights. The loop has one round: without it,
-    or with masks that could be false, the assembler saves registers by waiting for scores before it asks for keys.
+    share rows of memory. ``ape`` is asked for before the predecessor ends (weights) and kept for all entries; an
+    entry's lists and its row are asked for together, before the row decides whether there is one: a wait less. With
+    masks that could be false the assembler would save registers by waiting for scores before it asks for keys.
     """
     EVEN: tl.constexpr = D % CHANNELS == 0
     d = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
@@ -53,10 +50,11 @@ def _compress_channels_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     for at in tl.range(tl.program_id(1), n_entries, tl.num_programs(1)):
         entry = tl.cast(at, tl.int64)
-        if tl.load(rows_ptr + entry) >= 0:
-            lists = entry * gather_stride
-            y = _pool_whole(
-                ks_ptr, state_ptr, gather_state_ptr + lists, gather_flat_ptr + lists, from_flat_ptr + lists, ks_stride,
-                state_stride, j, d, inside, bias, D,
-            )  # fmt: skip
-            tl.store(pooled_ptr + entry * D + d, y, d < D)
+        lists = entry * gather_stride + j
+        row = tl.load(rows_ptr + entry)
+        flat = tl.load(from_flat_ptr + lists) != 0
+        of_flat = tl.load(gather_flat_ptr + lists)
+        of_state = tl.load(gather_state_ptr + lists)
+        base = tl.where(flat, ks_ptr + of_flat * ks_stride, state_ptr + of_state * state_stride)
+        if row >= 0:
+            tl.store(pooled_ptr + entry * D + d, _pool_whole(base, d, inside, bias, D), d < D)

@@ -59,6 +59,16 @@ def _padded(inputs: Inputs, ratio: int) -> Arguments:
     return arguments
 
 
+def _windows(inputs: Inputs, ratio: int, entries: int) -> Arguments:
+    """What a long prefill has: whole windows of this forward one after the other, so that every row is read once."""
+    arguments = _compress(inputs, ratio, entries, tokens=ratio * entries)
+    if not inputs.meta:
+        flat, from_flat = arguments["gather_flat"], arguments["from_flat"]
+        flat.copy_(torch.arange(flat.numel(), device=flat.device).view_as(flat))
+        from_flat.fill_(True)
+    return arguments
+
+
 def _keys(inputs: Inputs, entries: int, kind: str, *, d: int = 128, tokens: int = 40, n: int = 40) -> Arguments:
     """Index keys of ratio 4 into pages of 64; the state rows that are written are not those that are read."""
     arguments = _compress(inputs, 4, entries, tokens=tokens, d=d)
@@ -119,12 +129,14 @@ SPECS = (
             Case("tiny-128", lambda i: _compress(i, 128, 3, d=64, rope=16, dtype=torch.float32)),
             Case("padded", lambda i: _padded(i, 4)),
             Case("padded-128", lambda i: _padded(i, 128)),
+            Case("many-128", lambda i: _compress(i, 128, 70, d=64, rope=16)),
             Case("no-entry", lambda i: _compress(i, 4, 0)),
             Case("far", lambda i: _compress(i, 4, 9, pool_rows=4_300_000), small=False),
             Case("ratio-4-one", lambda i: _compress(i, 4, 1, tokens=1, kept=1), small=False, bench=True),
             Case("ratio-128-one", lambda i: _compress(i, 128, 1, tokens=1, kept=1), small=False, bench=True),
             Case("ratio-4-t8192", lambda i: _compress(i, 4, 2048, tokens=8192), small=False, bench=True),
             Case("ratio-128-t8192", lambda i: _compress(i, 128, 64, tokens=8192), small=False, bench=True),
+            Case("ratio-128-windows", lambda i: _windows(i, 128, 256), small=False, bench=True),
         ),
         _cost,
         (COMPRESS, FINISH, RING_STORE),

@@ -148,7 +148,7 @@ def _compress(
     _check(ks, state, ape, frequencies, gather_state, gather_flat, from_flat, positions, rows)
     require(width in (d, 2 * d), f"ape is {list(ape.shape)}, expected [ratio, {d}] or [ratio, {2 * d}]")
     chosen = COMPRESS.choose(target_of(ks.device), window=window, d=d, rows=entries)
-    split = chosen["CHANNELS"] > 0
+    split = chosen["CHANNELS"] > 0 and entries > 0
     pooled = workspace("compress.pooled", (max(entries * d if split else 0, 1),), torch.float32, ks.device)
     window_of = {
         "ks_ptr": ks, "state_ptr": state, "ape_ptr": ape, "gather_state_ptr": gather_state,
@@ -168,7 +168,7 @@ def _compress(
     parts = triton.cdiv(d, chosen["CHANNELS"]) if split else 1
     if split and chosen["BLOCK_W"] == window == ratio:
         whole = {"D": d, "WINDOW": window, "PDL": overlaps(ks)}
-        grid = (parts, min(entries, MOST_PROGRAMS))
+        grid = (parts, min(entries, chosen["ENTRIES"] or MOST_PROGRAMS))
         launch(_compress_channels_kernel, grid, {**window_of, "n_entries": entries}, whole, chosen)
     else:
         launch(_compress_kernel, (entries, parts), {**window_of, **ends}, shape, chosen)

@@ -7,7 +7,11 @@ from dsv4_kernels.launch import PDL, LaunchTable, config, row
 ROTATE = LaunchTable(
     "inverse_rope",
     {
-        "nvidia": (row(config(1, 1, PDL, ROWS=8), rows=4096), row(config(4, 1, PDL, ROWS=64))),
+        "nvidia": (
+            row(config(1, 1, PDL, ROWS=8), rows=4096),
+            row(config(4, 1, PDL, ROWS=64), rows=1 << 18),
+            row(config(4, 1, PDL, ROWS=32)),
+        ),
         "amd": (row(config(1, ROWS=8), rows=4096), row(config(4, ROWS=64))),
     },
     tuple(config(warps, 1, PDL, ROWS=rows) for warps, rows in ((1, 8), (1, 16), (2, 16), (2, 32), (4, 32), (8, 64))),

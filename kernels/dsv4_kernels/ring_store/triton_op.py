@@ -9,7 +9,7 @@ from dsv4_kernels.checks import require_dtype, require_shape, require_unit_strid
 from dsv4_kernels.launch import launch, pdl_of
 from dsv4_kernels.ring_store._kernel import _ring_store_kernel
 from dsv4_kernels.ring_store._launch import RING_STORE
-from dsv4_kernels.rows import Rows
+from dsv4_kernels.rows import TILE, Rows
 from dsv4_kernels.target import target_of
 from dsv4_kernels.targets_of_rows import two_pools
 
@@ -32,7 +32,9 @@ def ring_store_pools(
         require_unit_stride(name, tensor)
     if n == 0:
         return
-    chosen = RING_STORE.choose(target_of(kv.device), rows=n)
+    rope = 0 if rope_pool is None else rope_pool.shape[1]
+    chosen = RING_STORE.choose(target_of(kv.device), rows=n, rope=rope)
+    wide = _wide(pool, d - rope) if rope and chosen["WHOLE"] else 0
     launch(
         _ring_store_kernel,
         (triton.cdiv(n, chosen["ROWS"]),),
@@ -42,8 +44,15 @@ def ring_store_pools(
             "rope_stride": 0 if rope_pool is None else rope_pool.stride(0),
         },
         {
-            "D": d, "BLOCK_D": triton.next_power_of_2(d), "ROPE": 0 if rope_pool is None else rope_pool.shape[1],
+            "D": d, "BLOCK_D": triton.next_power_of_2(d), "ROPE": rope, "WIDE": wide,
             "PDL": pdl_of(kv, kv.shape[0]),
         },
         chosen,
     )  # fmt: skip
+
+
+def _wide(pool: torch.Tensor, nope: int) -> int:
+    """Bytes of a row of the fp8 layout if it can be written whole, words of 8 bytes behind whole tiles, else 0."""
+    rest = pool.shape[1] - nope
+    aligned = (pool.storage_offset() | pool.stride(0) | rest) % 8 == 0
+    return pool.shape[1] if nope % TILE == 0 and aligned and rest >= 8 and rest & (rest - 1) == 0 else 0
