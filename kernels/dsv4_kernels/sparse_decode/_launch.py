@@ -13,6 +13,8 @@ DECODE = LaunchTable(
         "sm_90": (
             row(config(4, 4, PDL, BLOCK_H=16, BLOCK_K=16, KEYS_ON_ROWS=0), heads=16, keys=1024),
             row(config(4, 3, PDL, BLOCK_H=16, BLOCK_K=32, KEYS_ON_ROWS=0), heads=16),
+            row(config(4, 4, PDL, BLOCK_H=16, BLOCK_K=16, KEYS_ON_ROWS=0), heads=64, keys=512),
+            row(config(4, 3, PDL, BLOCK_H=16, BLOCK_K=32, KEYS_ON_ROWS=0), heads=64, keys=1100),
             row(config(8, 3, PDL, BLOCK_H=32, BLOCK_K=64, KEYS_ON_ROWS=1), heads=32),
             row(config(8, 2, PDL, BLOCK_H=64, BLOCK_K=64, KEYS_ON_ROWS=0)),
         ),

@@ -16,8 +16,10 @@ from dsv4_kernels.workspace import workspace
 
 FEW_HEADS, FEW_KEYS = 16, 1536
 """Up to here the latency of one block decides, and the portable kernel has smaller ones."""
+MORE_HEADS, FEWER_KEYS = 64, 1100
+"""So do up to so many heads of fewer keys in all lists, in blocks of 16 heads."""
 FEW_KEYS_EACH_FP8 = 256
-"""On an fp8 pool only if a token's list is this short too."""
+"""On an fp8 pool only with few heads, and if a token's list is this short too."""
 
 
 def sparse_decode(
@@ -39,7 +41,7 @@ def sparse_decode(
     if not isinstance(pool, torch.Tensor):
         pool = require_fp8_rows(pool)
         sparse_decode_fp8(q, pool.nope, pool.rope, indices, indptr, sink, scale, out, splits=splits)
-    elif use_hopper(q, pool, indices.shape[0]):
+    elif use_hopper(q, pool, indices.shape[0], FEW_KEYS if q.shape[1] <= FEW_HEADS else FEWER_KEYS, MORE_HEADS):
         from dsv4_kernels.sparse_decode.hopper_op import sparse_decode_hopper
 
         sparse_decode_hopper(q, pool, indices, indptr, sink, scale, out, splits=splits)
@@ -47,10 +49,12 @@ def sparse_decode(
         sparse_decode_portable(q, pool, indices, indptr, sink, scale, out, splits=splits)
 
 
-def use_hopper(q: torch.Tensor, pool: torch.Tensor, keys: int, few: int = FEW_KEYS) -> bool:
-    """Whether the Hopper sibling takes these arguments, and is the faster one for so many ``keys`` in all lists."""
+def use_hopper(q: torch.Tensor, pool: torch.Tensor, keys: int, few: int = FEW_KEYS, heads: int = FEW_HEADS) -> bool:
+    """Whether the Hopper sibling takes these arguments, and is the faster one for so many ``keys`` in all lists: not
+    for up to ``few`` keys and ``heads`` heads.
+    """
     fits = q.shape[2] == pool.shape[-1] == 512 and q.dtype == pool.dtype and q.dtype in (torch.bfloat16, torch.float16)
-    pays = q.shape[1] > FEW_HEADS or invariant.counted("keys", keys) > few
+    pays = q.shape[1] > heads or invariant.counted("keys", keys) > few
     return fits and pays and q.device.type != "cpu" and target_of(q.device).arch == "sm_90"
 
 
