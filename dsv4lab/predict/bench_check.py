@@ -13,9 +13,9 @@ from typing import Any
 from dsv4lab.config.presets import preset
 from dsv4lab.errors import TraceError
 from dsv4lab.overlap.plan import resolve_plan
-from dsv4lab.predict.kernel_rows import replays_of
+from dsv4lab.predict.kernel_rows import Asked, replays_of
 from dsv4lab.predict.layer_ops import StepShape
-from dsv4lab.predict.replay_plan import Step, ask_step, perfect, step_bytes, step_of
+from dsv4lab.predict.replay_plan import Baseline, Step, ask_step, baseline, perfect, step_bytes, step_of
 from dsv4lab.queues.costs import Machine
 from dsv4lab.timeline.program import StreamProgram
 
@@ -74,14 +74,13 @@ class BenchFolder:
         return found
 
     @cached_property
-    def carveouts(self) -> Mapping[str, float]:
-        """Percent of an SM's memory that kernels, by name, asked to have as shared memory. A record without them is of
-        kernels that asked for nothing.
-        """
+    def carveouts(self) -> Asked:
+        """What kernels asked to have as shared memory. A record without it is of kernels that asked for nothing."""
         found = self.record.get("carveouts", {})
-        if not isinstance(found, dict) or not all(type(p) in (int, float) and 0 <= p <= 100 for p in found.values()):
+        if not isinstance(found, dict) or not all(_is_share(share) for share in found.values()):
             raise TraceError(
-                f"{self.folder}: carveouts of the record takes percent (0 to 100) by kernel, not {found!r}"
+                f"{self.folder}: carveouts of the record takes percent (0 to 100) by kernel, or by bytes of shared "
+                f"memory in each, not {found!r}"
             )
         return found
 
@@ -105,35 +104,47 @@ class BenchFolder:
         return step_of(program, replays_of(trace, self.carveouts), on, moved)
 
 
+def _is_share(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(size, str) and size.isdecimal() for size in value) and all(
+            map(_is_percent, value.values())
+        )
+    return _is_percent(value)
+
+
+def _is_percent(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= value <= 100  # type: ignore[operator]
+
+
 def check(folder: BenchFolder, on: Machine) -> list[Checked]:
     """Every plan that was timed at a level where ``off`` was traced, as far as serial traces tell of its kernels."""
     rows = []
     for level, times in folder.measured().items():
         steps = {plan: folder.step(plan, level, on) for plan in SERIAL}
-        control = steps[SERIAL[0]]
-        if control is None:
+        if steps[SERIAL[0]] is None:
             continue
+        bases = {name: baseline(step, on) for name, step in steps.items() if step is not None}
         for plan in (p for p in times if p not in SERIAL):
-            row = _row(level, plan, times, {name: step for name, step in steps.items() if step is not None}, on)
+            row = _row(level, plan, times, bases, on)
             rows += [row] if row is not None else []
     return rows
 
 
 def _row(
-    level: int, plan: str, times: Mapping[str, Sequence[float]], steps: Mapping[str, Step], on: Machine
+    level: int, plan: str, times: Mapping[str, Sequence[float]], bases: Mapping[str, Baseline], on: Machine
 ) -> Checked | None:
     """From the first serial trace that has the plan's ops apart; None if no trace has. A trace is slower than the
     replays that were timed, so the difference between two serial plans is that of the timed ones.
     """
     chosen = resolve_plan(plan)
-    for base, step in steps.items():
+    for name, base in bases.items():
         try:
-            answer = ask_step(step, chosen, on)
+            answer = ask_step(base, chosen, on)
         except TraceError:
             continue
-        scale, measured = (_ratio(times[name], times[SERIAL[0]]) for name in (base, plan))
-        predicted, guess = (1.0 - scale * (1.0 - gain) for gain in (answer.gain, perfect(step, chosen)))
-        return Checked(level, plan, base, 1.0 - measured, predicted, guess)
+        scale, measured = (_ratio(times[of], times[SERIAL[0]]) for of in (name, plan))
+        predicted, guess = (1.0 - scale * (1.0 - gain) for gain in (answer.gain, perfect(base.step, chosen)))
+        return Checked(level, plan, name, 1.0 - measured, predicted, guess)
     return None
 
 

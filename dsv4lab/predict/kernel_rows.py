@@ -19,6 +19,18 @@ RESERVED_BYTES = 1024
 """Shared memory of a workgroup that the system keeps (since 8.0)."""
 PLACES = 32
 """Workgroups that one SM can hold, however small."""
+ASK_WITH_BYTES: Mapping[str, tuple[int, ...]] = {
+    "_few_dot_kernel": (8 * 1024, 16 * 1024),
+    "_block_fp8_gemm_kernel": (24 * 1024,),
+}
+"""Kernels of records that tell ``BESIDE_PERCENT`` by name alone, of which only functions with so much shared memory
+asked: those of a shared expert in a shard of eight."""
+BESIDE_PERCENT = 25
+NEAR_BYTES = 128
+
+Asked = Mapping[str, float | Mapping[str, float]]
+"""Percent of an SM's memory that kernels, by name, prefer as shared memory; or by the bytes of it that a workgroup has,
+where functions of a name differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +48,7 @@ class Launch:
     prefers: float = 0.0
 
 
-NOTHING: Mapping[str, float] = {}
+NOTHING: Asked = {}
 
 Replay = tuple[Launch, ...]
 
@@ -50,10 +62,10 @@ class Replays:
     sms: int
 
 
-def replays_of(path: Path, carveouts: Mapping[str, float] = NOTHING) -> Replays:
+def replays_of(path: Path, carveouts: Asked = NOTHING) -> Replays:
     """The graph replays in ``path``: rows that one launch of the host has in common.
 
-    ``carveouts``: percent of an SM's memory that kernels, by name, prefer as shared memory. No trace tells it.
+    ``carveouts``: what kernels prefer as shared memory. No trace tells it.
 
     Raises:
         TraceError: no JSON, no replay of two or more rows, or replays that differ in their kernels.
@@ -69,7 +81,7 @@ def replays_of(path: Path, carveouts: Mapping[str, float] = NOTHING) -> Replays:
     return Replays(found, str(gpu.get("name", "")), int(gpu["numSms"]))
 
 
-def launches_of(path: Path, carveouts: Mapping[str, float] = NOTHING) -> tuple[tuple[Replay, ...], Mapping[str, Any]]:
+def launches_of(path: Path, carveouts: Asked = NOTHING) -> tuple[tuple[Replay, ...], Mapping[str, Any]]:
     """Launches of two or more rows in ``path``, of whatever graphs, in order of time; and what it says of its GPU.
 
     ``carveouts`` as for :func:`replays_of`.
@@ -102,11 +114,23 @@ def _document(path: Path) -> Mapping[str, Any]:
     return data
 
 
-def _launch(event: Mapping[str, Any], gpu: Mapping[str, Any], carveouts: Mapping[str, float]) -> Launch:
+def _launch(event: Mapping[str, Any], gpu: Mapping[str, Any], carveouts: Asked) -> Launch:
     args, start = event.get("args", {}), float(event["ts"])
     shape = (1, 0.0, 0.0) if event["cat"] != "kernel" or "grid" not in args else _shape(args, gpu)
     name = str(event["name"])
-    return Launch(name, start, start + float(event["dur"]), *shape, carveouts.get(name, 0.0) / 100)
+    prefers = asked(carveouts, name, shape[2] * gpu["sharedMemPerMultiprocessor"])
+    return Launch(name, start, start + float(event["dur"]), *shape, prefers)
+
+
+def asked(carveouts: Asked, name: str, shared_bytes: float) -> float:
+    """The share of an SM's memory that kernel ``name`` prefers as shared memory if a workgroup takes ``shared_bytes``
+    with what the system keeps of them; 0 if it does not ask.
+    """
+    found, own = carveouts.get(name, 0.0), round(shared_bytes) - RESERVED_BYTES
+    if isinstance(found, Mapping):
+        return next((percent / 100 for size, percent in found.items() if abs(own - int(size)) < NEAR_BYTES), 0.0)
+    sizes = ASK_WITH_BYTES.get(name, (own,)) if found == BESIDE_PERCENT else (own,)
+    return found / 100 if any(abs(own - size) < NEAR_BYTES for size in sizes) else 0.0
 
 
 def _shape(args: Mapping[str, Any], gpu: Mapping[str, Any]) -> tuple[int, float, float]:

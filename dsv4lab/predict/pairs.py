@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from dsv4lab.errors import TraceError
-from dsv4lab.predict.kernel_rows import PLACES, Replay
+from dsv4lab.predict.kernel_rows import PLACES, Replay, asked
 from dsv4lab.predict.replay_plan import FLOOR_US, LEAST_US
 from dsv4lab.queues.costs import Machine, with_values
 from dsv4lab.queues.policies import HIGH
@@ -30,6 +30,7 @@ STREAMS = {"main": MAIN, "side": "side0"}
 PAIRS = ("pair", "step")
 EDGE_US = 0.24
 """From the end of a tick to what begins behind it: alike on both streams, so that they begin in order of recording."""
+SM_BYTES = 228 * 1024
 TICK_US = 5.0
 """What a tick in front of a step takes, about: long enough that what is launched early has its places."""
 
@@ -215,7 +216,8 @@ class Pairs:
         us = max(LEAST_US, row["end_us"] - (end if lead < 0 else row["start_us"]))
         cost = Cost(
             us, min(1.0, row["blocks"] / self.on["cus"]), min(1.0, moved / (us * self.rate)), blocks=row["blocks"],
-            footprint=row["footprint"], shared=row["shared"], prefers=row.get("prefers", 0.0),
+            footprint=row["footprint"], shared=row["shared"],
+            prefers=asked({row["name"]: 100 * row.get("prefers", 0.0)}, row["name"], row["shared"] * SM_BYTES),
         )  # fmt: skip
         return _Kernel(cost, max(0.0, lead), us if lead < 0 else early_us)
 

@@ -50,6 +50,7 @@ _MI355X: dict[str, Value] = {
     ),
     "corun_loss": calibrated(0.145, "", _PAIR),
     "corun_slow": assumed(0.0, "", "what a kernel takes longer by others' share of its CUs: not measured"),
+    "crowd_slow": assumed(0.0, "", "what workgroups take longer with more of their own on a CU: not measured"),
     "latency_load": assumed(0.0, "", "how much later memory answers while others draw all of its rate: not measured"),
     "dispatch_us": assumed(0.0, "us", "between the starts of two kernels: not measured"),
     "early_us": known(0, "us", "no programmatic launch"),
@@ -106,6 +107,7 @@ _H200: dict[str, Value] = {
     "queue_slots": known(32, "queues", "Hyper-Q: 32 hardware work queues"),
     "oversubscription_us": assumed(0, "us", _UNPROBED),
     "corun_slow": calibrated(0.4, "", f"{_PAIRS}: least mean error over pairs; a shape and a level were held out"),
+    "crowd_slow": calibrated(0.5, "", "products on 132 to 8 SMs of an H200, 2026-11-30: least mean error"),
     "corun_loss": calibrated(
         0.10, "", "33 pairs of an earlier run of kernels/bench/pairs.py; only where workgroups are not known"
     ),
@@ -146,6 +148,7 @@ _CPU: dict[str, Value] = {
     "oversubscription_us": known(0, "us", "none"),
     "corun_loss": assumed(0.0, "", _UNCALIBRATED),
     "corun_slow": known(0, "", "threads, no workgroups"),
+    "crowd_slow": known(0, "", "threads, no workgroups"),
     "latency_load": known(0, "", "part of the slow-down that a probe measures"),
     "dispatch_us": known(0, "us", "threads start by themselves"),
     "early_us": known(0, "us", "no programmatic launch"),

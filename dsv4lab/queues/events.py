@@ -12,8 +12,9 @@ from heapq import heappop, heappush
 from dsv4lab.queues.costs import Machine
 from dsv4lab.queues.fluid import Sharing
 from dsv4lab.queues.packets import Packets
+from dsv4lab.queues.placing import Placing
 from dsv4lab.queues.policies import HIGH, NORMAL
-from dsv4lab.queues.running import NEVER, PIECES, Running
+from dsv4lab.queues.running import ALL_BEGUN, NEVER, Running
 from dsv4lab.queues.workload import Cost, Workload
 
 START, WAKE, WRITTEN, EARLY = 0, 1, 2, 3
@@ -72,9 +73,11 @@ class Simulation:
         self.blocked, self.waiting = [0] * self.pipes, 0
         sharing = Sharing(
             machine["corun_loss"], machine["latency_load"], max(1, int(machine["cus"])), machine["corun_slow"],
-            machine["kernel_floor_us"],
+            machine["crowd_slow"], machine["kernel_floor_us"],
         )  # fmt: skip
-        self.running = Running(self.costs, sharing, cores=machine.runtime.run_to_block)
+        cores = machine.runtime.run_to_block
+        known = not cores and all(cost.blocks for cost in self.costs)
+        self.running = Placing(self.costs, sharing) if known else Running(self.costs, sharing, cores=cores)
         self.spacing, self.last_start = machine["dispatch_us"] * 1e3, -NEVER
         queues = len(packets.rings)
         self.position, self.pending = [0] * queues, [0] * queues
@@ -270,12 +273,12 @@ class Simulation:
         self.running.add(i, kind, self.work[i], self.ticket[q], self.core[q], held=True, high=high)
 
     def _end(self, at: int, now: float) -> None:
-        """The kernel at place ``at`` ends, or its next phase begins."""
+        """The kernel at place ``at`` ends, or workgroups do."""
         self._advance(now)
-        i, phase = self.running.change(at)
+        i, what = self.running.change(at)
         q = self.queue[i]
-        if phase:
-            if phase == PIECES:
+        if what:
+            if what == ALL_BEGUN:
                 self._launch_early(q, i, now)
             return
         self.times.end[i] = now

@@ -1,4 +1,4 @@
-"""The kernels on the device: how fast each runs beside the others, and what comes next for which of them."""
+"""The kernels on a device of whose workgroups nothing is known, or of threads: how fast each runs beside the others."""
 
 from __future__ import annotations
 
@@ -6,48 +6,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dsv4lab.queues.fluid import Sharing, corun_rates
-from dsv4lab.queues.slots import waves
 from dsv4lab.queues.workload import Cost
 
 NEVER = float("inf")
 ALONE = (1.0,)
 HELD = (0.0,)
-PIECES = 4
-"""A last wave ends in so many pieces, one after the other from its begin to its end."""
+ALL_BEGUN = 1
+"""What a kernel's workgroups have done, if it has not ended."""
 
 
 @dataclass(slots=True)
 class _Kernel:
-    """``left``: what is left of it, alone; ``phase``: ``PIECES + 1`` until its last wave begins, then how many pieces
-    of that still run; ``mark``: what is left of it when the next phase begins; ``wave``: what a wave takes alone.
-    """
-
     op: int
     kind: int
     left: float
-    wave: float
-    phase: int
     ticket: int
     core: int
     held: bool
-    mark: float
-    high: bool
     code: int = 0
 
     def encode(self) -> None:
         """All that its rate and those of others depend on, as one number."""
-        self.code = (self.kind * (PIECES + 2) + self.phase) * 2 + self.held
-
-
-def _mark(wave: float, phase: int) -> float:
-    return wave * min(1.0, (phase - 1) / PIECES) if phase > 1 else 0.0
+        self.code = self.kind * 2 + self.held
 
 
 class Running:
     """Kernels that have started and not ended, in the order in which they get room. Times are nanoseconds.
 
-    ``rates``: how fast each goes now. One that was launched early is held until it is released: it has its room, and
-    does nothing.
+    ``rates``: how fast each goes now. One that was launched early is held until it is released, and does nothing.
     """
 
     def __init__(self, costs: Sequence[Cost], sharing: Sharing, *, cores: bool = False) -> None:
@@ -57,7 +43,6 @@ class Running:
         self._costs = costs
         self._sharing = sharing
         self._cores = cores
-        self._waves = [waves(cost, sharing.cus) for cost in costs]
         self._memo: dict[tuple[int, ...], tuple[float, ...]] = {}
 
     def __bool__(self) -> bool:
@@ -66,27 +51,18 @@ class Running:
     def add(
         self, op: int, kind: int, work: float, ticket: int, core: int = 0, *, held: bool = False, high: bool = False
     ) -> None:
-        """Op ``op``, whose cost is number ``kind``, starts and would take ``work`` alone. Low tickets get room first.
+        """Op ``op``, whose cost is number ``kind``, starts and would take ``work`` alone. Low tickets get a core first.
 
-        ``core``: where it has to run, if that counts at all. ``held``: it is launched early. ``high``: it gets room
-        before others that have workgroups left to start, or have none that runs; nobody is put out.
+        ``core``: where it has to run, if that counts at all. ``held``: it is launched early. ``high`` says nothing, as
+        nobody waits for room.
         """
-        count, blocks = self._waves[kind], self._costs[kind].blocks
-        phase = PIECES + 1 if count > 1 else PIECES if blocks >= PIECES and not self._cores else 1
-        wave = work / count
-        kernel = _Kernel(op, kind, work, wave, phase, ticket, core, held, _mark(wave, phase), high)
+        kernel = _Kernel(op, kind, work, ticket, core, held)
         kernel.encode()
         at = len(self._on)
-        while at and self._goes_before(kernel, at - 1):
+        while at and self._on[at - 1].ticket > ticket:
             at -= 1
         self._on.insert(at, kernel)
         self._rerate()
-
-    def _goes_before(self, kernel: _Kernel, at: int) -> bool:
-        other = self._on[at]
-        if other.high or not kernel.high:
-            return other.ticket > kernel.ticket and other.high <= kernel.high
-        return other.phase > PIECES or (self.rates[at] == 0 and not other.held)
 
     def release(self, op: int) -> bool:
         """Op ``op`` may go on; False if it was not launched early."""
@@ -99,12 +75,12 @@ class Running:
         return True
 
     def handed_out(self, op: int) -> bool:
-        """Whether op ``op`` runs, and no workgroup of it is left to start."""
+        """Whether op ``op`` runs."""
         kernel = self._find(op)
-        return kernel is not None and not kernel.held and kernel.phase <= PIECES
+        return kernel is not None and not kernel.held
 
     def placed(self, op: int) -> bool:
-        """Whether op ``op`` has its places, at work or held."""
+        """Whether op ``op`` runs, or is held."""
         return self._find(op) is not None
 
     def _find(self, op: int) -> _Kernel | None:
@@ -122,26 +98,20 @@ class Running:
         return passed
 
     def next_change(self) -> tuple[int, float]:
-        """The kernel (by its place) for which another phase begins first, or that ends, and when."""
+        """The kernel (by its place) that ends first, and when."""
         if self.rates == ALONE:
-            return 0, self.now + self._on[0].left - self._on[0].mark
+            return 0, self.now + self._on[0].left
         at, soonest = -1, NEVER
         for i, (kernel, rate) in enumerate(zip(self._on, self.rates, strict=True)):
-            if rate > 0 and (kernel.left - kernel.mark) / rate < soonest:
-                at, soonest = i, (kernel.left - kernel.mark) / rate
+            if rate > 0 and kernel.left / rate < soonest:
+                at, soonest = i, kernel.left / rate
         return at, self.now + soonest
 
     def change(self, at: int) -> tuple[int, int]:
-        """The kernel at place ``at`` comes to its next phase: its op, and that phase; 0 if it ended and is gone."""
-        kernel = self._on[at]
-        kernel.phase -= 1
-        if kernel.phase:
-            kernel.mark = _mark(kernel.wave, kernel.phase)
-            kernel.encode()
-        else:
-            del self._on[at]
+        """The kernel at place ``at`` ends and is gone: its op, and 0."""
+        kernel = self._on.pop(at)
         self._rerate()
-        return kernel.op, kernel.phase
+        return kernel.op, 0
 
     def _rerate(self) -> None:
         if len(self._on) < 2:
@@ -155,9 +125,7 @@ class Running:
             rates = self._memo[key] = corun_rates(
                 [self._costs[kernel.kind] for kernel in self._on],
                 self._sharing,
-                [kernel.phase > PIECES for kernel in self._on],
                 [kernel.core for kernel in self._on] if self._cores else (),
-                [min(1.0, kernel.phase / PIECES) for kernel in self._on],
                 [kernel.held for kernel in self._on],
             )
         self.rates = rates

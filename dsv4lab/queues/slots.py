@@ -1,25 +1,26 @@
-"""Workgroups on CUs: how many of a kernel run at once, and who finds room beside whom.
+"""What a workgroup takes of a CU, how many run at once, and what a CU's memory is set to.
 
 A workgroup takes a share of a CU's registers, threads or places, whichever is largest: its *footprint*; and a share of
-its shared memory. The hardware gives each workgroup the emptiest CU, and hands out those of one kernel, in order of
-start, before it looks at the next kernel: a kernel that still has workgroups to hand out keeps later ones waiting,
-however small they are. How much of a CU's memory is shared memory and how much cache is set when it is empty, as the
-kernel wants it that comes first; a workgroup that needs more than is left of that waits until the CU is empty again.
-The workgroups of a wave that is not the last are taken to end together, those of the last one after the other.
+its shared memory, with the 1 KiB in it that the system keeps. How much of a CU's memory is shared memory and how much
+cache is set by the kernel that comes to it when it is empty, and stays so until it is empty again. The rules are those
+of an H200, from docs/measurements/h200-places.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from math import ceil
+from functools import lru_cache
 
 from dsv4lab.queues.workload import Cost
 
 EPSILON = 1e-9
-EMPTY = 1.0
-CARVEOUTS = tuple(kib / 228 for kib in (0, 8, 16, 32, 64, 100, 132, 164, 196, 228))
+KIB = 228.0
+CARVEOUTS = tuple(kib / KIB for kib in (0, 8, 16, 32, 64, 100, 132, 164, 196, 228))
 """Shares of a CU's shared memory that it can be set to: CUDA's programming guide, devices of capability 9.0."""
+SYSTEM = 1 / KIB
+"""What the system keeps of each workgroup's shared memory."""
+TWICE_UP_TO = 132 / KIB
+"""A kernel that does not ask gets twice what all of it needs, up to so much; more only if it needs more."""
 
 
 def per_cu(footprint: float, shared: float = 0.0) -> int:
@@ -27,71 +28,46 @@ def per_cu(footprint: float, shared: float = 0.0) -> int:
     return max(1, int(1.0 / max(footprint, shared) + 1e-6))
 
 
+@lru_cache(4096)
 def at_once(cost: Cost, cus: int) -> int:
     """How many of a kernel's workgroups run at once on a device that is empty."""
     if cost.footprint <= 0 and cost.shared <= 0:
         return cost.blocks
-    return min(cost.blocks, cus * per_cu(cost.footprint, cost.shared))
+    fit = per_cu(cost.footprint, cost.shared)
+    if cost.shared > 0:
+        fit = max(1, min(fit, int(carveout(cost) / cost.shared + 1e-6)))
+    return min(cost.blocks, cus * fit)
 
 
-def waves(cost: Cost, cus: int) -> int:
-    """Waves of a kernel by itself; 1 if nothing is known of its workgroups."""
-    return -(-cost.blocks // at_once(cost, cus)) if cost.blocks else 1
+def all_of_it(cost: Cost) -> float:
+    """The share of shared memory with which as many of a kernel's workgroups fit a CU as the rest of it takes."""
+    return cost.shared * per_cu(cost.footprint, cost.shared) if cost.shared > 0 else 0.0
 
 
-def last_wave(cost: Cost, cus: int) -> int:
-    """Workgroups of its last wave."""
-    return cost.blocks - (waves(cost, cus) - 1) * at_once(cost, cus)
-
-
+@lru_cache(4096)
 def carveout(cost: Cost) -> float:
-    """The share of shared memory that an empty CU is set to for a kernel: the least that lets all of it fit and is no
-    less than it prefers (CUDA takes the next larger step).
+    """The share of shared memory that an empty CU is set to for a kernel.
+
+    One that asks for a share ``p`` gets what as many workgroups take as fit ``p`` by their own bytes, and ``p`` at
+    least. One that does not gets twice what all of it needs if three or more fit a CU, with a limit.
     """
-    wanted = max(cost.prefers, cost.shared * per_cu(cost.footprint, cost.shared) if cost.shared > 0 else 0.0)
-    return CARVEOUTS[min(bisect_left(CARVEOUTS, wanted - EPSILON), len(CARVEOUTS) - 1)]
+    if cost.prefers:
+        own = cost.shared - SYSTEM
+        count = int(cost.prefers / own + 1e-6) if own > EPSILON else 0
+        return _step(max(cost.prefers, count * cost.shared, cost.shared))
+    whole = all_of_it(cost)
+    doubled = whole > 0 and per_cu(cost.footprint, cost.shared) > 2
+    return _step(max(whole, min(2 * whole, TWICE_UP_TO) if doubled else 0.0))
 
 
-def room(costs: Sequence[Cost], more: Sequence[bool], cus: int, rest: Sequence[float] = ()) -> tuple[float, ...]:
-    """By kernel, in order of start: the share of its workgroups that should run now for which there is room.
-
-    ``more[i]``: kernel ``i`` is not in its last wave yet; ``rest[i]``: what share of that wave still runs (empty: all).
-    All of ``costs`` have ``blocks``.
+def accepted(cost: Cost) -> tuple[float, float]:
+    """The least and the largest setting of a CU in use to which a kernel comes. One that does not ask comes wherever
+    all of it would fit; one that asks also where it has the share that it asks for, and nowhere beyond what it would
+    set itself.
     """
-    free: Free = {(EMPTY, 1.0): cus}
-    found: list[float] = []
-    closed = False
-    for cost, waiting, part in zip(costs, more, rest or (1.0,) * len(costs), strict=True):
-        wanted = at_once(cost, cus) if waiting else ceil(last_wave(cost, cus) * part)
-        placed = 0 if closed else _place(free, wanted, cost)
-        closed = closed or waiting or placed < wanted
-        found.append(placed / wanted)
-    return tuple(found)
+    whole = all_of_it(cost)
+    return (min(cost.prefers, whole), carveout(cost)) if cost.prefers else (whole, 1.0)
 
 
-Free = dict[tuple[float, float], int]
-"""CUs by what is left of them: of the rest, then of shared memory as they are set."""
-
-
-def _fits(left: tuple[float, float], cost: Cost) -> bool:
-    return left[0] + EPSILON >= cost.footprint and (left[0] == EMPTY or left[1] + EPSILON >= cost.shared)
-
-
-def _place(free: Free, wanted: int, cost: Cost) -> int:
-    """Put up to ``wanted`` workgroups on the emptiest CUs that take one."""
-    left, carve = wanted, carveout(cost)
-    while left:
-        most = max((key for key in free if _fits(key, cost)), default=None)
-        if most is None:
-            break
-        count = min(free[most], left)
-        free[most] -= count
-        if not free[most]:
-            del free[most]
-        shared = carve if most[0] == EMPTY else most[1]
-        rest = (round(most[0] - cost.footprint, 9), round(shared - cost.shared, 9))
-        free[rest] = free.get(rest, 0) + count
-        left -= count
-        if cost.footprint <= 0:
-            return wanted
-    return wanted - left
+def _step(share: float) -> float:
+    return CARVEOUTS[min(bisect_left(CARVEOUTS, share - EPSILON), len(CARVEOUTS) - 1)]
