@@ -166,14 +166,14 @@ def _few() -> tuple[Config, ...]:
         (4, 1, 32, 256), (4, 1, 64, 256), (4, 1, 16, 512), (4, 1, 16, 1024), (8, 1, 16, 1024), (8, 1, 32, 1024),
         (4, 1, 32, 1024), (4, 3, 16, 1024), (4, 3, 32, 512), (8, 1, 16, 2048), (8, 2, 16, 2048),
     )  # fmt: skip
-    splits = (
-        (4, 16, 256), (4, 32, 256), (4, 64, 256), (4, 16, 512), (4, 32, 512), (8, 64, 512), (4, 16, 1024),
-        (8, 32, 1024),
+    lanes = (
+        (4, 1, 16, 512), (4, 2, 16, 512), (4, 4, 16, 512), (4, 6, 16, 512), (4, 2, 32, 512), (2, 8, 16, 256),
+        (8, 2, 16, 1024), (8, 4, 16, 1024), (8, 7, 16, 1024), (16, 1, 32, 1024),
     )  # fmt: skip
     return (
         *(config(w, 1, PDL, BLOCK_N=n, BLOCK_K=k, KIND=0) for w, n, k in vector),
         *(config(w, s, PDL, BLOCK_N=n, BLOCK_K=k, KIND=1) for w, s, n, k in dots),
-        *(config(w, 1, PDL, BLOCK_N=n, BLOCK_K=k, KIND=3) for w, n, k in splits),
+        *(config(w, ahead, PDL, BLOCK_N=n, BLOCK_K=k, KIND=4) for w, ahead, n, k in lanes),
     )
 
 
@@ -219,8 +219,8 @@ def _fits_few(candidate: Config, tokens: int, k: int) -> bool:
     """One token and two by vector, of a lane's 64 to 256 bytes at once, or by whole rows of few columns."""
     kind, block = candidate["KIND"], candidate["BLOCK_K"]
     whole = k <= block < 2 * k
-    if kind == 3:
-        return k > block and tokens > 2
+    if kind == 4:
+        return k >= block and tokens > 1
     if kind:
         return whole and (tokens > 2 or candidate["BLOCK_N"] == 32)
     held = candidate["BLOCK_N"] * block // (32 * candidate.num_warps)

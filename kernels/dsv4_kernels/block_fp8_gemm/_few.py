@@ -1,4 +1,4 @@
-"""fp8 products of few tokens: a program reads whole rows of the weight, or a split of them at once.
+"""fp8 products of few tokens: a program reads whole rows of the weight.
 
 Both kernels may quantise bf16 activations themselves, to the codes and scales of ``norm_quant.quant``, and make them
 first, by the SwiGLU of a product before (``SWIGLU``). With ``PDL`` and what fits one step, the weights are on their way
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from dsv4_kernels.block_fp8_gemm._kernel import _as_fp8
-from dsv4_kernels.jit import arrives_last, clamped_swiglu, e8m0_of_amax, power_of_e8m0, to_e4m3
+from dsv4_kernels.jit import clamped_swiglu, e8m0_of_amax, power_of_e8m0, to_e4m3
 
 
 @triton.jit
@@ -79,22 +79,19 @@ def _few_vector_kernel(
 
 @triton.jit
 def _few_dot_kernel(
-    x_ptr, x_scales_ptr, weight_ptr, weight_scales_ptr, out_ptr, partial_ptr, counter_ptr,
-    n_tokens, n, k, x_stride, x_scales_stride, weight_stride, weight_scales_stride, out_stride, limit, splits,
-    QUANT: tl.constexpr, SWIGLU: tl.constexpr, FNUZ: tl.constexpr, PDL: tl.constexpr, SPLIT: tl.constexpr,
+    x_ptr, x_scales_ptr, weight_ptr, weight_scales_ptr, out_ptr,
+    n_tokens, n, k, x_stride, x_scales_stride, weight_stride, weight_scales_stride, out_stride, limit,
+    QUANT: tl.constexpr, SWIGLU: tl.constexpr, FNUZ: tl.constexpr, PDL: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """``out [T, n]`` in tiles of 16 tokens; the blocks of 128 of ``BLOCK_K`` columns are products side by side.
+    """``out [T, n]`` in tiles of 16 tokens; all blocks of 128 columns, ``k <= BLOCK_K``, are products side by side.
 
-    Grid: row tiles, token tiles, splits of K (one without ``SPLIT``: ``k <= BLOCK_K``). The sums of a block are scaled
-    in float32. With ``SPLIT`` those of a split go to ``partial [splits, n_tokens, n]``; the program that arrives last
-    at a tile adds them in order.
+    Grid: row tiles, token tiles. The sums of a block are scaled in float32.
     """
     SIDE: tl.constexpr = BLOCK_K // 128
     token = (tl.program_id(1) * 16 + tl.arange(0, 16)).to(tl.int64)
     row = (tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
-    split = tl.program_id(2)
-    block, col = split * SIDE + tl.arange(0, SIDE), tl.arange(0, 128)
+    block, col = tl.arange(0, SIDE), tl.arange(0, 128)
     inside, there = token < n_tokens, block < k // 128
     w_at = weight_ptr + row[None, None, :] * weight_stride + (block[:, None] * 128 + col[None, :])[:, :, None]
     w = tl.load(w_at, mask=there[:, None, None], other=0)
@@ -118,14 +115,4 @@ def _few_dot_kernel(
     if FNUZ:
         y *= 4.0
     mask = inside[:, None] & (row < n)[None, :]
-    to = out_ptr + token[:, None] * out_stride + row[None, :]
-    if SPLIT:
-        tl.store(partial_ptr + (split * n_tokens + token[:, None]) * n + row[None, :], y, mask=mask)
-        if arrives_last(counter_ptr + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0), splits):
-            whole = tl.zeros((16, BLOCK_N), tl.float32)
-            for s in range(splits):
-                part = partial_ptr + (s * n_tokens + token[:, None]) * n + row[None, :]
-                whole += tl.load(part, mask=mask, other=0.0, cache_modifier=".cg")
-            tl.store(to, whole.to(out_ptr.dtype.element_ty), mask=mask)
-    else:
-        tl.store(to, y.to(out_ptr.dtype.element_ty), mask=mask)
+    tl.store(out_ptr + token[:, None] * out_stride + row[None, :], y.to(out_ptr.dtype.element_ty), mask=mask)

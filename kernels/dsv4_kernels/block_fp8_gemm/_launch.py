@@ -136,9 +136,9 @@ FEW = LaunchTable(
         ),
     },
 )
-"""``KIND`` 0: products in vector registers; 1: matrix units, all blocks of 128 columns side by side; 3: so, in splits
-of ``BLOCK_K`` columns; 4: NVIDIA's own (``_nvidia.py``), ``BLOCK_K`` columns of a step, stages on their way; 2: none of
-these, but the quantisation and a product of codes, here or of ``BLOCK_FP8_GEMM``. ``quant`` 0: activations come in fp8.
+"""``KIND`` 0: products in vector registers; 1: matrix units, all blocks of 128 columns side by side; 4: NVIDIA's own
+(``_nvidia.py``), ``BLOCK_K`` columns of a step, stages on their way; 2: none of these, but the quantisation and a
+product of codes, here or of ``BLOCK_FP8_GEMM``. ``quant`` 0: activations come in fp8.
 
 The loads of 0 and 4 land in the first cache. On an H200 half of an SM's memory as shared memory costs those of 4 up to
 2 %, but where many programs have much on their way 5 to 40 % (those ask for nothing), and the whole of it 6 to 25 %."""

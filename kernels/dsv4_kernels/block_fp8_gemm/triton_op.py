@@ -18,7 +18,7 @@ from dsv4_kernels.target import target_of
 from dsv4_kernels.workspace import workspace, zeroed_workspace
 
 DOT_TOKENS, LANE_TOKENS = 16, 8
-DOT, APART, SPLIT, LANES = 1, 2, 3, 4
+DOT, APART, LANES = 1, 2, 4
 """Kinds of ``FEW``."""
 
 
@@ -129,26 +129,21 @@ def _few(
         return
     (tokens, k), n = x.shape, weight.shape[0]
     target = target_of(x.device)
-    dot = chosen["KIND"] in (DOT, SPLIT)
-    split = chosen["KIND"] == SPLIT and chosen["BLOCK_K"] < k
-    splits = triton.cdiv(k, chosen["BLOCK_K"]) if split else 1
-    tiles = triton.cdiv(n, chosen["BLOCK_N"]), triton.cdiv(tokens, DOT_TOKENS) if dot else tokens
-    partial, counters = _room(tokens, n, splits, tiles[0] * tiles[1], x.device) if split else (None, None)
+    dot = chosen["KIND"] == DOT
     launch(
         _few_dot_kernel if dot else _few_vector_kernel,
-        (*tiles, splits) if dot else tiles,
+        (triton.cdiv(n, chosen["BLOCK_N"]), triton.cdiv(tokens, DOT_TOKENS) if dot else tokens),
         {
             "x_ptr": x if scales is None else x.view(torch.uint8), "x_scales_ptr": scales,
             "weight_ptr": weight.view(torch.uint8), "weight_scales_ptr": weight_scales, "out_ptr": out,
-            **({"partial_ptr": partial, "counter_ptr": counters, "n_tokens": tokens} if dot else {}),
+            **({"n_tokens": tokens} if dot else {}),
             "n": n, "k": k, "x_stride": x.stride(0),
             "x_scales_stride": 0 if scales is None else scales.stride(0), "weight_stride": weight.stride(0),
             "weight_scales_stride": weight_scales.stride(0), "out_stride": out.stride(0), "limit": float(limit or 0.0),
-            **({"splits": splits} if dot else {}),
         },
         {
             "QUANT": scales is None, "SWIGLU": limit is not None, "FNUZ": target.fp8 == "fnuz", "PDL": overlaps(x),
-            **({"SPLIT": split} if dot else {"ONE": chosen["BLOCK_K"] >= k}),
+            **({} if dot else {"ONE": chosen["BLOCK_K"] >= k}),
         },
         chosen,
     )  # fmt: skip
