@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("triton", reason="triton is not installed")
 
 from dsv4_kernels.bf16_gemm import cases
-from dsv4_kernels.compile import _nvidia_registers, _source, arguments_of
-from dsv4_kernels.launch import CARVEOUT, PDL, Config, Launch, config, pinned, recorded
+from dsv4_kernels.compile import _nvidia_registers
+from dsv4_kernels.launch import PDL, Config, Launch, config, pinned, recorded
 from dsv4_kernels.registry import Arguments, spec
 from dsv4_kernels.target import TARGETS, forced_target
 from dsv4_kernels.testing.compare import distance
@@ -23,41 +20,7 @@ from dsv4_kernels.testing.inputs import Inputs
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from ptx import Program, parse
-
-ROOM = 256
-
-
-def compiled(launch: Launch, arch: str = "sm_90") -> Any:
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import compile as compile_
-
-    source = _source(launch.kernel)(launch.kernel, *arguments_of(launch))
-    options = {name: value for name, value in launch.config.options if name != CARVEOUT}
-    target = GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
-    return compile_(source, target=target, options={"num_warps": launch.config.num_warps, **options})
-
-
-def emulated(launch: Launch, given: Arguments, grid: tuple[int, int]) -> torch.Tensor:
-    """What the programs of a launch write for ``given``; its tensors by the names that the kernel has for them."""
-    parts, at = [np.zeros(ROOM, np.uint8)], {}
-    for name, tensor in given.items():
-        raw = tensor.contiguous().view(torch.uint8).flatten().numpy()
-        at[name] = sum(map(len, parts))
-        parts.append(np.pad(raw, (0, ROOM - len(raw) % ROOM)))
-    memory, built = np.concatenate(parts), compiled(launch)
-    code = parse(built.asm["ptx"])
-    one = {n for n, v in launch.arguments.items() if isinstance(v, int) and v == 1}
-    names = [n for n in inspect.signature(launch.kernel.fn).parameters if n not in launch.constants and n not in one]
-    values = dict.fromkeys(code.parameters, 0)
-    for parameter, name in zip(code.parameters, names, strict=False):
-        values[parameter] = at.get(name, launch.arguments[name])
-    for x, y in np.ndindex(*grid):
-        shared = np.random.default_rng(1).integers(0, 256, max(built.metadata.shared, 16), dtype=np.uint8)
-        Program(code, 32 * launch.config.num_warps, memory, shared).run(int(x), int(y), values)
-    out = given["out_ptr"]
-    raw = memory[at["out_ptr"] :][: out.numel() * out.element_size()].copy()
-    return torch.from_numpy(raw).view(out.dtype).view(out.shape)
+from emulate import compiled, emulated
 
 
 def lanes(warps: int, across: int, rows: int, ahead: int, soon: int, twice: int) -> Config:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +12,7 @@ import torch
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from dsv4_kernels.compile import _source, arguments_of
-from dsv4_kernels.launch import CARVEOUT, Config, Launch, pinned, recorded
+from dsv4_kernels.launch import Config, Launch, pinned, recorded
 from dsv4_kernels.moe_gemm import cases
 from dsv4_kernels.moe_gemm._launch import _lanes, _ring
 from dsv4_kernels.moe_gemm.reference import moe_gemm_quant_reference
@@ -24,20 +22,11 @@ from dsv4_kernels.testing.inputs import Inputs
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from emulate import compiled
 from ptx import Program, parse
 
 FEW = (3, 384, 128)  # rows of 12 and of 4 groups: no whole steps
 WHOLE = (3, 512, 512)
-
-
-def compiled(launch: Launch) -> Any:
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import compile as compile_
-
-    signature, constants, attributes = arguments_of(launch)
-    source = _source(launch.kernel)(launch.kernel, signature, constants, attributes)
-    options = {name: value for name, value in launch.config.options if name != CARVEOUT}
-    return compile_(source, target=GPUTarget("cuda", 90, 32), options={**options, "num_warps": launch.config.num_warps})
 
 
 class Memory:

@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 pytest.importorskip("triton", reason="triton is not installed")
 
 from dsv4_kernels.block_fp8_gemm import cases
-from dsv4_kernels.compile import _source, arguments_of
-from dsv4_kernels.launch import PDL, Config, Launch, config, pinned, recorded
-from dsv4_kernels.registry import Arguments, spec
+from dsv4_kernels.launch import PDL, Config, config, pinned, recorded
+from dsv4_kernels.registry import spec
 from dsv4_kernels.target import forced_target
 from dsv4_kernels.testing.compare import distance
 from dsv4_kernels.testing.inputs import Inputs
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from ptx import Lanes, Program, U, parse
+from emulate import emulated
+from ptx import Lanes, Program, U
 
-ROOM, ROWS = 256, 256
+ROWS = 256
 
 
 def floats(words: Lanes) -> NDArray[np.float32]:
@@ -108,40 +108,6 @@ class Fp8Program(Program):
             self.put(name, value.view(np.uint32))
 
 
-def compiled(launch: Launch) -> Any:
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import compile as compile_
-
-    source = _source(launch.kernel)(launch.kernel, *arguments_of(launch))
-    options = {"num_warps": launch.config.num_warps, **dict(launch.config.options)}
-    return compile_(source, target=GPUTarget("cuda", 90, 32), options=options)
-
-
-def emulated(launch: Launch, given: Arguments, grid: int) -> torch.Tensor:
-    """What the programs of a launch write for ``given``; its tensors by the names that the kernel has for them."""
-    import inspect
-
-    parts, at = [np.zeros(ROOM, np.uint8)], {}
-    for name, tensor in given.items():
-        raw = tensor.contiguous().view(torch.uint8).flatten().numpy()
-        at[name] = sum(map(len, parts))
-        parts.append(np.pad(raw, (0, ROOM - len(raw) % ROOM)))
-    memory, built = np.concatenate(parts), compiled(launch)
-    code = parse(built.asm["ptx"])
-    one = {n for n, v in launch.arguments.items() if v is None or (isinstance(v, int) and v == 1)}
-    names = [n for n in inspect.signature(launch.kernel.fn).parameters if n not in launch.constants and n not in one]
-    values = dict.fromkeys(code.parameters, 0)
-    for parameter, name in zip(code.parameters, names, strict=False):
-        value = launch.arguments[name]
-        values[parameter] = int(np.float32(value).view(np.uint32)) if isinstance(value, float) else at.get(name, value)
-    shared = np.random.default_rng(1).integers(0, 256, max(built.metadata.shared, 16), dtype=np.uint8)
-    for x in range(grid):
-        Fp8Program(code, 32 * launch.config.num_warps, memory, shared).run(x, 0, values)
-    out = given["out_ptr"]
-    raw = memory[at["out_ptr"] :][: out.numel() * out.element_size()].copy()
-    return torch.from_numpy(raw).view(out.dtype).view(out.shape)
-
-
 def lanes(warps: int, ahead: int, rows: int, across: int) -> Config:
     return config(warps, ahead, PDL, BLOCK_N=rows, BLOCK_K=128 * across, KIND=4)
 
@@ -180,7 +146,8 @@ def test_the_compiled_product_is_the_reference(build: Any, tokens: int, k: int, 
             "out_ptr": given["out"].fill_(float("nan")),
             **({"x_scales_ptr": given["scales"]} if build is CODES else {}),
         },
-        ROWS // chosen["BLOCK_N"],
+        (ROWS // chosen["BLOCK_N"], 1),
+        Fp8Program,
     )  # fmt: skip
     spec(kernel).reference(**given)
     assert distance(got, given["out"]) < 2.0**-8  # both are rounded to bf16
