@@ -34,7 +34,7 @@ def at_once(cost: Cost, cus: int) -> int:
     if cost.footprint <= 0 and cost.shared <= 0:
         return cost.blocks
     fit = per_cu(cost.footprint, cost.shared)
-    if cost.shared > 0:
+    if cost.shared > EPSILON:
         fit = max(1, min(fit, int(carveout(cost) / cost.shared + 1e-6)))
     return min(cost.blocks, cus * fit)
 

@@ -54,6 +54,19 @@ def ends(run: Simulated) -> list[float]:
     return [end / 1e3 for end in run.times.end[1:]]
 
 
+def test_a_share_of_shared_memory_that_counts_for_nothing_keeps_no_workgroup_out() -> None:
+    cost = replace(kernel(1.0, blocks=257, footprint=0.5, shared=1e-172), compute=1.0)
+    assert at_once(cost, 256) == 257
+    placing = Placing([cost], Sharing(0.0, cus=256, slow=0.4))
+    placing.add(0, 0, 1000.0, 0)
+    ended = None
+    while placing:
+        at, now = placing.next_change()
+        placing.advance(now)
+        ended = now if placing.change(at) == (0, 0) else ended
+    assert ended == pytest.approx(1000.0, abs=1e-3), "by itself it takes its own time"
+
+
 def test_how_many_run_at_once() -> None:
     assert at_once(kernel(1, 1000, 0.3), 132) == 396
     assert at_once(kernel(1, 1000, 0.3, shared=0.5), 132) == 264
