@@ -40,7 +40,7 @@ BESIDE = 25
 without one a shared expert's programs wait for an empty SM, at the end of the experts (H200)."""
 
 HALF = 50
-"""The share for large products of one token whose loads land in the first cache, so that what comes beside them or
+"""The share for fp8 products of few tokens whose loads land in the first cache, so that what comes beside them or
 behind them, launched early, finds shared memory without waiting for an empty SM."""
 
 WHOLE = 100
