@@ -10,6 +10,7 @@ from dsv4lab.overlap.plan import OFF, OverlapPlan, resolve_plan
 
 CANDIDATES = (
     "off", "hip", "cuda", "side", "side+query", "moe", "cuda+moe", "side+moe", "side+query+moe", "side+query+moe+high",
+    "side+query+route", "keys+moe+high",
 )  # fmt: skip
 ROUNDS, REPLAYS = 9, 3
 """Times that each candidate is measured, all of them in turn, and replays in a row of each measurement."""

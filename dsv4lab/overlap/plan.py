@@ -222,6 +222,21 @@ QUERY = OverlapPlan(
 """The attention's query, keys and values beside the indexer, which stays on ``main``: of the two chains that sparse
 attention waits for, the shorter one moves."""
 
+KEYS = OverlapPlan(
+    "keys",
+    (
+        *(Rule(ops, "side1", layers="csa") for ops in ("qkv_a", "q_norm", "indexer.q_b", "indexer.q_rope")),
+        *(Rule(ops, "side2", layers="csa") for ops in ("q_b", "qk_norm_rope*")),
+        Rule("compressor.store", "side0", layers="csa"),
+        Rule("compressor.*", "side0", layers="hca"),
+    ),
+)
+"""The index keys on ``main``, and beside them what makes both queries: of the two chains that selection waits for, the
+shorter one moves. Without an indexer, the compressor, as in :data:`SIDE`."""
+
+ROUTE = OverlapPlan("route", (Rule("moe.route", "side0"),))
+"""The router beside the shared expert, instead of that beside the routed ones: then these have memory to themselves."""
+
 SIDE_GEMM = "compressor.side_gemm"
 """Fused op: the GEMMs of both compressors and of the index weights, which share their input."""
 
@@ -232,7 +247,7 @@ HIGH = OverlapPlan("high", high=("side0",))
 """For unions: the first side stream goes first. With ``side`` it has the chain that selection waits for, with ``moe``
 the shared expert's programs, which otherwise wait until the last of the routed experts' have begun."""
 
-PRESETS: dict[str, OverlapPlan] = {p.name: p for p in (OFF, HIP, CUDA, MOE, SIDE, QUERY, UNFUSED)}
+PRESETS: dict[str, OverlapPlan] = {p.name: p for p in (OFF, HIP, CUDA, MOE, SIDE, QUERY, KEYS, ROUTE, UNFUSED)}
 _PARTS = PRESETS | {HIGH.name: HIGH}
 """What unions are made of."""
 

@@ -36,7 +36,7 @@ WILD = OverlapPlan(
         Rule("ring_store", "side5"),
     ),
 )
-PLANS = ["off", "hip", "cuda", "moe", "cuda+moe", "side+query+moe", WILD]
+PLANS = ["off", "hip", "cuda", "moe", "cuda+moe", "side+query+moe", "side+query+route", "keys+moe", WILD]
 
 
 def make_runner(**changes: object) -> Runner:

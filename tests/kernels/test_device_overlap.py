@@ -30,7 +30,17 @@ from dsv4lab.predict.probe import probe
 pytestmark = pytest.mark.gpu
 
 MODEL = replace(preset("demo"), compress_ratios=(0, 4, 128, 4), num_hash_layers=1)
-PLANS = ("off", "hip", "cuda", "moe", "cuda+moe", "side+query+moe", "side+query+moe+high")
+PLANS = (
+    "off",
+    "hip",
+    "cuda",
+    "moe",
+    "cuda+moe",
+    "side+query+moe",
+    "side+query+moe+high",
+    "side+query+route",
+    "keys+moe+high",
+)
 PAGES = {1: (2, 4), 2: (3,), 3: (5,)}
 
 

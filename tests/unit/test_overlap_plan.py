@@ -58,6 +58,26 @@ def test_what_goes_first_is_kept_in_unions_and_folds() -> None:
         resolve_plan("high")
 
 
+def test_keys_leaves_what_selection_waits_for_longest_on_main() -> None:
+    plan = resolve_plan("keys+moe+high")
+    fused = "compressor.side_gemm"
+    for op in ("compressor.gemm", "indexer.compressor.gemm", "indexer.weights_gemm"):
+        assert plan.stream_of((op, fused), "csa", 4) == "main"
+    for op in ("indexer.compressor.store", "indexer.topk", "attention", "moe.experts"):
+        assert plan.stream_of((op,), "csa", 4) == "main"
+    aside = {"qkv_a": "side1", "indexer.q_b": "side1", "q_b": "side2", "compressor.store": "side0"}
+    for op, stream in aside.items():
+        assert plan.stream_of((op,), "csa", 4) == stream
+        assert plan.stream_of((op,), "hca", 4) == ("side0" if op == "compressor.store" else "main")
+
+
+def test_route_moves_the_router_and_leaves_the_shared_expert() -> None:
+    plan = resolve_plan("side+query+route")
+    assert [plan.stream_of((op,), "swa", 4) for op in ("moe.route", "moe.shared", "moe.experts")] == [
+        "side0", "main", "main",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("data", "text"),
     [

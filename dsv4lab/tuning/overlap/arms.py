@@ -13,7 +13,7 @@ where they are apart."""
 
 PLANS = (
     "hip", "cuda", "side", "side+query", "moe", "cuda+moe", "hip+moe", "side+moe", "side+query+moe",
-    "side+query+moe+high",
+    "side+query+moe+high", "side+query+route", "keys+moe+high",
 )  # fmt: skip
 
 
