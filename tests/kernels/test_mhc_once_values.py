@@ -133,3 +133,17 @@ def test_a_group_gives_what_the_reference_gives(spread: bool, slices: int, hurri
     for name, got in {**{n: arguments[n] for n in ("out", post, comb)}, "x": streams}.items():
         off = (got.double() - wanted[name].double()).norm() / wanted[name].double().norm()
         assert off < (2.0**-12 if got.dtype is torch.bfloat16 else 2.0**-16), (name, float(off))
+
+
+@pytest.mark.parametrize(("tiles", "events"), [(40, 8), (7, 2), (8, 4)])
+def test_of_the_first_tiles_two_are_on_their_way_at_once(tiles: int, events: int) -> None:
+    did: list[object] = []
+    full = SimpleNamespace(index=lambda stage: ("full", stage))
+    names = {
+        "gl": language(lambda: 0, 1), "mbarrier": SimpleNamespace(wait=lambda bar, _: did.append(bar)),
+        "_load": lambda _descs, _rings, tile, _col, stage, *_: did.append((tile, stage)),
+    }  # fmt: skip
+    roles = functions((FOLDER / file for file in ("_once_parts.py", "_once.py")), names)
+    roles["_fill"](None, None, 1, 3, tiles, 0, full, False, 5)
+    order = [(1, 0), (4, 1), ("full", 0), (7, 2), ("full", 1), (10, 3), ("full", 2), (13, 4)]
+    assert did == order[:events]

@@ -107,13 +107,13 @@ def _once(stages: int, product: int, other: int, at_once: tuple[int, int], early
     )  # fmt: skip
 
 
-ONCE = LaunchTable("mhc_once", {"sm_90": (row(_once(6, 160, 80, (8, 2), 1)),)}, (_once(6, 160, 112, (16, 4), 0),))
+ONCE = LaunchTable("mhc_once", {"sm_90": (row(_once(6, 160, 88, (8, 2), 1)),)}, (_once(6, 160, 112, (16, 4), 0),))
 """Registers of a lane: of the products' warps, and of those that have a role each (what both leave is the collapse's).
 Slices whose records a warp reads at once, for the weights of the collapse and for the mixes; the second number divides
 what slices there are. ``EARLY``: a tile's place is free when the collapse has read it, which takes 100 registers."""
 
 ONCE_SPREAD = LaunchTable(
-    "mhc_once_spread", {"sm_90": (row(_once(5, 176, 80, (8, 2), 0)),)}, (_once(4, 176, 80, (8, 2), 0),)
+    "mhc_once_spread", {"sm_90": (row(_once(5, 176, 88, (8, 2), 0)),)}, (_once(4, 176, 88, (8, 2), 0),)
 )
 """The same where a sublayer's output is spread first."""
 

@@ -21,6 +21,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from dsv4_kernels.mhc_pre_post._once_mixes import _gather_last, _last_turn, _mixes
 from dsv4_kernels.mhc_pre_post._once_parts import (
+    ASKED,
     DIMS,
     HEAD,
     TOK,
@@ -67,6 +68,16 @@ def _load(descs, rings, tile, col, stage, full, SPREAD: gl.constexpr):
 
 
 @gluon.jit
+def _fill(descs, rings, first, groups, tiles, col, full, SPREAD: gl.constexpr, STAGES: gl.constexpr):
+    """Ask for the first tiles, ``ASKED`` at once."""
+    for k in gl.static_range(STAGES):
+        if first + k * groups < tiles:
+            if k >= ASKED:
+                mbarrier.wait(full.index(k - ASKED), 0)
+            _load(descs, rings, first + k * groups, col, k, full, SPREAD)
+
+
+@gluon.jit
 def _collapse(
     descs, rings, out_ptr, n_tokens, tiles, out_stride, w_smem, full, made, ready, begun,
     SPREAD: gl.constexpr, PDL: gl.constexpr, EARLY: gl.constexpr, SLICES: gl.constexpr, STAGES: gl.constexpr,
@@ -83,9 +94,7 @@ def _collapse(
         gdc_wait()
         gdc_launch_dependents()
     mbarrier.arrive(begun, count=1)
-    for k in gl.static_range(STAGES):
-        if first + k * groups < tiles:
-            _load(descs, rings, first + k * groups, col, k, full, SPREAD)
+    _fill(descs, rings, first, groups, tiles, col, full, SPREAD, STAGES)
     count = 0
     for tile in range(first, tiles, groups):
         stage = count % STAGES

@@ -10,6 +10,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 TOK = gl.constexpr(16)  # tokens of a tile
 DIMS = gl.constexpr(256)  # columns of each stream in a slice
 RECORD = gl.constexpr(9 * 64)  # words of a record: nine of four words for each token
+ASKED = gl.constexpr(2)  # of a program's first tiles on their way at once: fn and records wait behind them
 LAST = gl.constexpr(8)  # of a group's tiles: their mixes are hurried
 HEAD = gl.constexpr(32)  # words before the first record: the last launch's number, and programs that are done
 
