@@ -25,7 +25,10 @@ from dsv4lab.predict.bench_check import SERIAL, BenchFolder, Checked, check
 from dsv4lab.predict.probe import model_device
 from dsv4lab.queues.costs import machine
 
-COLUMNS = ("hip", "cuda", "side", "moe", "cuda+moe", "hip+moe", "side+moe", "side+query+moe", "side+query+moe+high")
+COLUMNS = (
+    "hip", "cuda", "side", "moe", "cuda+moe", "hip+moe", "side+moe", "side+query+moe", "side+query+moe+high",
+    "side+query", "side+query+route", "keys+moe+high",
+)  # fmt: skip
 """Of the table in docs/queue-model.md."""
 ARGS = (
     "correlation", "stream", "grid", "block", "registers per thread", "shared memory",

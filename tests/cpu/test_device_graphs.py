@@ -308,7 +308,9 @@ def test_a_watched_selection_comes_out_of_graphs_too() -> None:
     assert runner.forward(STEPS[-1], "decode").selection is None
 
 
-@pytest.mark.parametrize("plan", ["hip", "cuda", "moe", "cuda+moe", "hip+moe", "side+query+moe", "side+query+route", "keys+moe"])
+@pytest.mark.parametrize(
+    "plan", ["hip", "cuda", "moe", "cuda+moe", "hip+moe", "side+query+moe", "side+query+route", "keys+moe"]
+)
 def test_recorded_late_side_work_leaves_main_on_one_lane(plan: str) -> None:
     runner = make_runner()
     ops = runner.op_list("decode", 2)

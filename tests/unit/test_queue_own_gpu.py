@@ -46,6 +46,15 @@ MISSES = {
     ("closing-pro-tp8", 8, "cuda+moe"): 0.023, ("closing-pro-tp8", 8, "side+moe"): 0.024,
     ("night-flash-tp8", 1, "cuda+moe"): 0.024, ("night-flash-tp8", 4, "cuda+moe"): 0.037,
     ("night-flash-tp8", 4, "side+moe"): 0.025,
+    ("midnight-flash", 32, "cuda+moe"): 0.021, ("midnight-flash", 32, "side+query+moe+high"): 0.021,
+    ("midnight-flash-tp8", 1, "cuda+moe"): 0.024, ("midnight-flash-tp8", 1, "side+moe"): 0.021,
+    ("midnight-flash-tp8", 1, "side+query+moe"): 0.024, ("midnight-flash-tp8", 1, "side+query+route"): 0.027,
+    ("midnight-flash-tp8", 4, "cuda+moe"): 0.038, ("midnight-flash-tp8", 4, "side+moe"): 0.022,
+    ("midnight-flash-tp8", 4, "keys+moe+high"): 0.026, ("midnight-flash-tp8", 8, "side+query+route"): 0.026,
+    ("midnight-pro-tp8", 4, "cuda+moe"): 0.028, ("midnight-pro-tp8", 4, "side+moe"): 0.026,
+    ("midnight-pro-tp8", 4, "side+query+moe+high"): 0.027, ("midnight-pro-tp8", 4, "keys+moe+high"): 0.026,
+    ("midnight-pro-tp8", 8, "side+query+moe+high"): 0.031, ("midnight-pro-tp8", 8, "keys+moe+high"): 0.027,
+    ("midnight-pro-tp8", 32, "side+query+moe+high"): 0.048, ("midnight-pro-tp8", 32, "keys+moe+high"): 0.046,
 }  # fmt: skip
 """Rows beyond that, and how far they may be: docs/queue-model.md says what is known of them."""
 
